@@ -7,6 +7,7 @@ pub(crate) trait Handover: Send + Sync {
     /// Any thread calls this, with no lock held, any number of times, also while the owner takes from it.
     fn flow_on(&self);
 
-    /// A number that changes whenever the owner takes from it. The engine's locks may be held.
-    fn progress(&self) -> usize;
+    /// How many packets the owner has taken from it, and the key of the last one, unless the owner has dequeued since. The
+    /// engine's locks may be held.
+    fn taken(&self) -> (usize, Option<usize>);
 }

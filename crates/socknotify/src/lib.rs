@@ -150,6 +150,7 @@ mod pages;
 mod port;
 mod registration;
 mod slots;
+mod slow;
 mod sys;
 mod system;
 mod threads;
@@ -163,7 +164,7 @@ pub use error::{Error, RegisterError, RegistrationError};
 pub use operations::Overlapped;
 pub use port::{Builder, CompletionPort, default_concurrency};
 pub use registration::{EventFilter, Operation, Registration, Trigger};
-pub use threads::{BlockedThread, Snapshot, WakePolicy};
+pub use threads::{SlowThread, Snapshot, WakePolicy};
 
 /// The program in the README compiles.
 #[cfg(doctest)]

@@ -9,9 +9,7 @@ use std::time::Duration;
 use crate::operations::Operations;
 use crate::sys::{AsSocket, thread_state};
 use crate::system::{Choice, SystemPort};
-use crate::{
-    Backend, BlockedThread, Entry, Error, RegisterError, Registration, Snapshot, WakePolicy,
-};
+use crate::{Backend, Entry, Error, RegisterError, Registration, SlowThread, Snapshot, WakePolicy};
 
 /// An I/O completion port that reports the state of sockets.
 ///
@@ -418,27 +416,30 @@ impl CompletionPort {
         self.system.snapshot()
     }
 
-    /// The threads that were found to block, or were counted out, with packets in hand, and what each does at this moment.
+    /// The threads that have had packets in hand for this time at least, and what each does at this moment: whether it computes
+    /// or waits, and in which system call.
     ///
-    /// For a log or a page of diagnosis: one that is here for long has a handler that waits, and says in which system call. It
-    /// costs some file reads for each thread, on Linux.
+    /// For a log or a page of diagnosis. It costs some file reads for each of them, on Linux. Call it again and again: a thread
+    /// that nobody has looked at has its packets since the first call that sees them. One is not here while it is
+    /// in [`blocking`](Self::blocking).
     ///
-    /// Empty where the port does not [detect](Self::blocking_detection) that threads block, on Windows' own port, and in a
-    /// forked child.
+    /// Empty on Windows' own port, and in a forked child.
     ///
     /// # Examples
     ///
     /// ```
+    /// use std::time::Duration;
     /// # fn main() -> std::io::Result<()> {
     /// let port = socknotify::CompletionPort::new()?;
-    /// for thread in port.blocked() {
+    /// for thread in port.slow(Duration::from_millis(100)) {
     ///     println!("{:?} for {:?} in {:?}", thread.name, thread.time, thread.system_call);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn blocked(&self) -> Vec<BlockedThread> {
-        self.system.blocked()
+    pub fn slow(&self, time: Duration) -> Vec<SlowThread> {
+        let threads = self.system.slow(&mut |_, it| it >= time);
+        threads.into_iter().map(|(thread, _)| thread).collect()
     }
 }
 

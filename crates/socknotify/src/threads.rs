@@ -1,6 +1,7 @@
 //! [`WakePolicy`]: when a port wakes threads; [`Snapshot`]: what it says of them.
 
 use std::fmt;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// When a port wakes a further thread for a socket that becomes ready, while others run.
@@ -43,17 +44,21 @@ impl fmt::Display for WakePolicy {
     }
 }
 
-/// A thread that has packets in hand and holds no place: see [`CompletionPort::blocked`](crate::CompletionPort::blocked).
+/// A thread that has had packets in hand for long: see [`CompletionPort::slow`](crate::CompletionPort::slow).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct BlockedThread {
+pub struct SlowThread {
+    /// The thread, as [`std::thread::Thread::id`] says.
+    pub thread: ThreadId,
     /// The system's number of the thread, which `ps -L` and debuggers show. On Linux only.
     #[doc(alias = "gettid")]
     pub id: Option<u32>,
     /// The system's name of the thread: on Linux the first 15 bytes of the one that it was given, and `None` elsewhere.
     pub name: Option<String>,
-    /// For how long the port has seen it with the packets that it has.
+    /// For how long the port has seen it with the packets that it has, or with the event that it has taken from its worker.
     pub time: Duration,
+    /// It was found to block, and has left its place (see [`Snapshot::left`]).
+    pub has_left: bool,
     /// It was counted out (see [`Snapshot::counted_out`]), and not found to block: so it may compute.
     pub is_counted_out: bool,
     /// The system call that it is in at this moment, for instance `"futex"` for a lock or `"read"`. `None` if it is in none,

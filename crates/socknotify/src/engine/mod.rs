@@ -51,6 +51,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
@@ -62,7 +63,7 @@ use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wak
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::handover::Handover;
 use crate::sys::{Fd, Owner, Process};
-use crate::{BlockedThread, Entry, Error, Registration, Snapshot, WakePolicy};
+use crate::{Entry, Error, Registration, SlowThread, Snapshot, WakePolicy};
 
 /// A completion port on top of a backend.
 pub(crate) struct Engine<B: Backend> {
@@ -418,13 +419,17 @@ impl<B: Backend> Engine<B> {
     }
 
     /// In a forked child the port has nothing.
-    pub(crate) fn blocked(&self) -> Vec<BlockedThread> {
+    pub(crate) fn slow(
+        &self,
+        one_of: &mut dyn FnMut(ThreadId, Duration) -> bool,
+    ) -> Vec<(SlowThread, Option<usize>)> {
         if !self.process.is_this() {
             return Vec::new();
         }
-        let threads = lock(&self.roster).without_place();
+        let mut threads = lock(&self.roster).busy();
+        threads.retain(|it| it.is(one_of));
         // What the system says is read with no lock held.
-        threads.into_iter().map(|it| it.describe()).collect()
+        threads.iter().filter_map(|it| it.describe()).collect()
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

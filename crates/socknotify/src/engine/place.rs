@@ -9,6 +9,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use crate::handover::Handover;
@@ -18,7 +19,7 @@ use crate::sys::{Fd, process_time};
 use super::scheduler::{Flag, Gate};
 use super::sync::{Activity, AtomicU64, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
 use super::watch::{Clock, FIRST_TICK, LastResort};
-use crate::BlockedThread;
+use crate::SlowThread;
 
 /// A thread that is seen to sleep twice has left its place, if at least this time is between.
 const SECOND_LOOK: Duration = Duration::from_micros(50);
@@ -91,6 +92,8 @@ pub(super) struct Holder {
     levels: Mutex<Vec<(Fd, u32)>>,
     handover: Mutex<Option<Arc<dyn Handover>>>,
     thread: ThreadState,
+    /// `None` if it was ending.
+    id: Option<ThreadId>,
 }
 
 impl Holder {
@@ -100,6 +103,7 @@ impl Holder {
             levels: Mutex::new(Vec::new()),
             handover: Mutex::new(None),
             thread: ThreadState::of_this(),
+            id: with_thread(|_| std::thread::current().id()),
         }
     }
 
@@ -171,10 +175,10 @@ impl Holder {
         *lock(&self.handover) = handover.cloned();
     }
 
-    /// What changes whenever its worker takes.
-    fn progress_of_worker(&self) -> usize {
+    /// How many packets its worker has taken, and the key of the one that it has.
+    fn taken(&self) -> (usize, Option<usize>) {
         let handover = lock(&self.handover);
-        handover.as_ref().map_or(0, |handover| handover.progress())
+        handover.as_ref().map_or((0, None), |it| it.taken())
     }
 
     pub(super) fn handover(&self) -> Option<Arc<dyn Handover>> {
@@ -322,10 +326,12 @@ pub(super) fn restore(port: u32, holder: &Holder) -> bool {
 struct Seen {
     holder: Arc<Holder>,
     word: Word,
-    /// What its worker said then.
-    progress_of_worker: usize,
+    /// How many packets its worker has taken.
+    taken: usize,
     /// When it was seen so first.
     since: Instant,
+    /// When it was seen first with the packet that it has.
+    busy_since: Instant,
     /// When it was first seen to sleep.
     asleep: Option<Instant>,
     progress: Progress,
@@ -419,23 +425,33 @@ pub(super) struct Found {
     pub(super) after: Option<Duration>,
 }
 
-/// A thread that has packets in hand, and has left its place or is counted out.
-pub(super) struct WithoutPlace {
+/// A thread that has packets in hand.
+pub(super) struct Busy {
     holder: Arc<Holder>,
     doing: Doing,
-    since: Instant,
+    time: Duration,
+    key: Option<usize>,
 }
 
-impl WithoutPlace {
-    pub(super) fn describe(&self) -> BlockedThread {
+impl Busy {
+    /// Whether it is one of these, by thread and by how long it has had its packets.
+    pub(super) fn is(&self, one_of: &mut dyn FnMut(ThreadId, Duration) -> bool) -> bool {
+        self.holder.id.is_some_and(|id| one_of(id, self.time))
+    }
+
+    /// What is known of it, and the key of the packet that its worker has taken last.
+    pub(super) fn describe(&self) -> Option<(SlowThread, Option<usize>)> {
         let seen = self.holder.thread.describe();
-        BlockedThread {
+        let thread = SlowThread {
+            thread: self.holder.id?,
             id: seen.id,
             name: seen.name,
-            time: self.since.elapsed(),
+            time: self.time,
+            has_left: self.doing == Doing::Left,
             is_counted_out: self.doing == Doing::Over,
             system_call: seen.system_call,
-        }
+        };
+        Some((thread, self.key))
     }
 }
 
@@ -464,8 +480,9 @@ impl Roster {
         self.threads.push(Seen {
             holder,
             word: Word(0),
-            progress_of_worker: 0,
+            taken: 0,
             since: Instant::now(),
+            busy_since: Instant::now(),
             asleep: None,
             progress: Progress::default(),
             has_flowed_on: false,
@@ -495,15 +512,19 @@ impl Roster {
         self.count(Doing::Over)
     }
 
-    /// Those that have packets in hand, and have left their places or are counted out.
-    pub(super) fn without_place(&self) -> Vec<WithoutPlace> {
-        let threads = self.threads.iter().map(|seen| WithoutPlace {
+    /// Those that have packets in hand.
+    pub(super) fn busy(&mut self) -> Vec<Busy> {
+        let now = Instant::now();
+        self.has_moved |= self.find_changes(now, &mut Found::default());
+        self.has_moved |= self.find_taken(now);
+        let threads = self.threads.iter().map(|seen| Busy {
             holder: Arc::clone(&seen.holder),
-            doing: seen.holder.word().doing(),
-            since: seen.since,
+            doing: seen.word.doing(),
+            time: now.saturating_duration_since(seen.busy_since),
+            key: seen.holder.taken().1,
         });
         threads
-            .filter(|it| matches!(it.doing, Doing::Left | Doing::Over))
+            .filter(|it| matches!(it.doing, Doing::Packets | Doing::Left | Doing::Over))
             .collect()
     }
 
@@ -607,12 +628,26 @@ impl Roster {
                 has_dequeued |= word.has_dequeued_since(seen.word);
                 seen.word = word;
                 seen.since = now;
+                seen.busy_since = now;
                 seen.asleep = None;
                 seen.progress = Progress::default();
                 seen.has_flowed_on = false;
             }
         }
         has_dequeued
+    }
+
+    /// See who has taken from what it had in hand. True if a thread has.
+    fn find_taken(&mut self, now: Instant) -> bool {
+        let mut has_taken = false;
+        for seen in &mut self.threads {
+            let taken = seen.holder.taken().0;
+            if std::mem::replace(&mut seen.taken, taken) != taken {
+                seen.busy_since = now;
+                has_taken = true;
+            }
+        }
+        has_taken
     }
 
     /// The thread that watches has looked, after it meant to wait for `nap`. If the time has come, count out the thread that
@@ -625,12 +660,7 @@ impl Roster {
         found: &mut Found,
     ) {
         let now = Instant::now();
-        let mut has_moved = std::mem::take(&mut self.has_moved);
-        for seen in &mut self.threads {
-            let progress = seen.holder.progress_of_worker();
-            has_moved |= progress != seen.progress_of_worker;
-            seen.progress_of_worker = progress;
-        }
+        let has_moved = self.find_taken(now) | std::mem::take(&mut self.has_moved);
         let counts = (self.counted_out(), places);
         let spent = process_time().unwrap_or_default();
         if self

@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{
@@ -31,7 +32,7 @@ use crate::windows::alarm::Alarm;
 use crate::windows::codes;
 use crate::windows::port::{KernelPort, milliseconds};
 use crate::{
-    BlockedThread, Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot,
+    Entry, Error, EventFilter, Operation, Registration, RegistrationError, SlowThread, Snapshot,
     Trigger,
 };
 
@@ -483,7 +484,10 @@ impl Native {
     }
 
     /// The kernel does not say.
-    pub(crate) fn blocked(&self) -> Vec<BlockedThread> {
+    pub(crate) fn slow(
+        &self,
+        _one_of: &mut dyn FnMut(ThreadId, Duration) -> bool,
+    ) -> Vec<(SlowThread, Option<usize>)> {
         Vec::new()
     }
 

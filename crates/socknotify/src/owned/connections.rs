@@ -580,6 +580,13 @@ impl<T> Connections<T> {
         is_listener.then_some(Id(token))
     }
 
+    /// The connection or listener with this key.
+    pub(super) fn id(&self, key: usize) -> Option<Id> {
+        let (token, place) = self.slots.named(key)?;
+        let is_shared = matches!(place.resident.as_deref(), Some(Resident::Shared(_)));
+        (!is_shared).then_some(Id(token))
+    }
+
     /// Close a listener whose packet a thread has dequeued.
     pub(super) fn close_listener(&self, key: usize) {
         let Some((token, place)) = self.slots.named(key) else {

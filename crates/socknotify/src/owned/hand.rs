@@ -166,10 +166,13 @@ impl Handover for Hands {
         self.flow_on_beside(None);
     }
 
-    fn progress(&self) -> usize {
+    fn taken(&self) -> (usize, Option<usize>) {
         let hands = lock(&self.list);
         let hands = hands.iter().filter_map(Weak::upgrade);
-        hands.map(|hand| hand.lists.len().0).sum()
+        hands.fold((0, None), |(count, key), hand| {
+            let taken = hand.lists.taken();
+            (count.wrapping_add(taken.0), key.or(taken.1))
+        })
     }
 }
 

@@ -32,6 +32,10 @@ pub(super) struct Lists {
 struct Inside {
     /// The packets of events to take, oldest first, with those that are claimed.
     events: Vec<Entry>,
+    /// How many were claimed before those.
+    before: usize,
+    /// The key of the last of those, if the thread has dequeued nothing since.
+    last: Option<usize>,
     /// The packets of listeners to accept from.
     listeners: VecDeque<Entry>,
     /// Events that came back.
@@ -83,6 +87,15 @@ impl Lists {
         (events, if listed < TAKEN { listed } else { 0 })
     }
 
+    /// How many events the thread has taken, and the key of the last one, unless it has dequeued since.
+    pub(super) fn taken(&self) -> (usize, Option<usize>) {
+        let inside = self.lock();
+        let count = self.claimed.load(Ordering::Relaxed);
+        let claimed = &inside.events[..count.min(inside.events.len())];
+        let last = claimed.last().map(|it| it.completion_key);
+        (inside.before + claimed.len(), last.or(inside.last))
+    }
+
     /// The thread is about to arm all that it has handed back, and to dequeue. False if others have it all. Also returns the
     /// number of events to take.
     pub(super) fn begin(&self) -> (bool, usize) {
@@ -109,6 +122,8 @@ impl Lists {
     pub(super) fn add_events(&self, copy: &mut Vec<Entry>, packets: &[Entry]) -> usize {
         let mut inside = self.lock();
         if self.claimed.load(Ordering::Relaxed) >= inside.events.len() {
+            inside.before += inside.events.len();
+            inside.last = None;
             inside.events.clear();
             copy.clear();
             self.claimed.store(0, Ordering::Relaxed);
@@ -198,7 +213,9 @@ impl Lists {
         let packets = self.take_listed(&mut inside);
         let claimed = self.claimed.swap(TAKEN, Ordering::Relaxed);
         let mut events = mem::take(&mut inside.events);
-        events.drain(..claimed.min(events.len()));
+        let claimed = events.drain(..claimed.min(events.len()));
+        inside.before += claimed.len();
+        inside.last = claimed.last().map(|it| it.completion_key).or(inside.last);
         (packets, events)
     }
 

@@ -21,8 +21,7 @@ use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::slots::Token;
 use crate::sys::RawSocket;
 use crate::{
-    BlockedThread, CompletionPort, Entry, Error, RegisterError, Registration, RegistrationError,
-    Snapshot, Trigger,
+    CompletionPort, Entry, Error, RegisterError, Registration, RegistrationError, Snapshot, Trigger,
 };
 
 /// A completion port that owns connections of type `T`, and carries messages of type `M`.
@@ -328,12 +327,6 @@ impl<T, M> Port<T, M> {
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
         hand::flow_on();
         self.shared.connections.port.blocking(work)
-    }
-
-    /// The threads whose handlers were found to block, or were counted out: see
-    /// [`CompletionPort::blocked`](crate::CompletionPort::blocked).
-    pub fn blocked(&self) -> Vec<BlockedThread> {
-        self.shared.connections.port.blocked()
     }
 
     /// The state of the port at this moment, for diagnosis.

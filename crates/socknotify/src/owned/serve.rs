@@ -4,12 +4,14 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::{self, Scope};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Scope, Thread};
 use std::time::Duration;
 
 use super::{Event, Id, Port, Source, Worker};
 use crate::crew::{Crew, OnLimit};
-use crate::{Error, default_concurrency};
+use crate::slow::SlowWatch;
+use crate::{Error, SlowThread, default_concurrency};
 
 /// How many threads [`Port::serve`] has, and what they are.
 ///
@@ -32,6 +34,7 @@ pub struct Serving {
     stack_size: usize,
     on_start: Option<Arc<dyn Fn() + Send + Sync>>,
     on_limit: Option<Arc<OnLimit>>,
+    on_slow: Option<(Duration, Arc<OnSlow>)>,
 }
 
 /// Up to 512 threads, which end after ten seconds without an event, have [room](Port::worker) for 64 events each, and are
@@ -46,6 +49,7 @@ impl Default for Serving {
             stack_size: 0,
             on_start: None,
             on_limit: None,
+            on_slow: None,
         }
     }
 }
@@ -98,6 +102,32 @@ impl Serving {
         self.on_limit = Some(Arc::new(call));
         self
     }
+
+    /// Calls this when a handler has blocked or computed for this time, and again whenever that has doubled: say in a log which
+    /// connection that is, and in which system call. One that is in [`Worker::blocking`] does not count.
+    ///
+    /// A further thread does that, which looks four times in this time; so to handle an event costs nothing more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use socknotify::owned::Serving;
+    ///
+    /// let serving = Serving::default().on_slow(Duration::from_millis(100), |handler| {
+    ///     let (id, thread) = (handler.id, &handler.thread);
+    ///     eprintln!("{id:?}: for {:?}, in {:?}", thread.time, thread.system_call);
+    /// });
+    /// # drop(serving);
+    /// ```
+    pub fn on_slow(
+        mut self,
+        after: Duration,
+        call: impl Fn(&SlowHandler) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_slow = Some((after, Arc::new(call)));
+        self
+    }
 }
 
 impl fmt::Debug for Serving {
@@ -129,7 +159,8 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// [`Error::OtherProcess`] in a forked child of the port's process.
+    /// [`Error::OtherProcess`] in a forked child of the port's process, and the system's if it cannot start the thread for
+    /// [`Serving::on_slow`].
     ///
     /// # Examples
     ///
@@ -185,18 +216,53 @@ impl<T: Source + Send, M: Send> Port<T, M> {
             crew: Crew::new(most, serving.on_limit.clone()),
             serving,
             handler,
+            has_ended: AtomicBool::new(false),
         };
-        // This thread.
-        server.crew.start();
         thread::scope(|scope| {
-            for _ in 1..first.min(most) {
-                server.start_thread(scope);
-            }
-            server.run(scope);
-        });
-        Ok(())
+            let watch = server.start_watch(scope)?;
+            // This thread.
+            server.crew.start();
+            thread::scope(|scope| {
+                for _ in 1..first.min(most) {
+                    server.start_thread(scope);
+                }
+                server.run(scope);
+            });
+            server.has_ended.store(true, Ordering::SeqCst);
+            watch.inspect(Thread::unpark);
+            Ok(())
+        })
     }
 }
+
+impl<T, M> Port<T, M> {
+    /// The threads that have been with one event for this time at least: see [`CompletionPort::slow`](crate::CompletionPort::slow).
+    /// [`Serving::on_slow`] tells of each one.
+    pub fn slow(&self, time: Duration) -> Vec<SlowHandler> {
+        let port = &self.shared.connections.port;
+        let threads = port.system().slow(&mut |_, it| it >= time);
+        let handlers = threads.into_iter();
+        handlers.map(|it| self.slow_handler(it)).collect()
+    }
+
+    fn slow_handler(&self, (thread, key): (SlowThread, Option<usize>)) -> SlowHandler {
+        let id = key.and_then(|key| self.shared.connections.id(key));
+        SlowHandler { id, thread }
+    }
+}
+
+/// A handler that blocks or computes: see [`Port::slow`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlowHandler {
+    /// The connection or listener of the event that the thread has taken last. `None` for all other events, and if the
+    /// connection is closed.
+    pub id: Option<Id>,
+    /// The thread, and what it does.
+    pub thread: SlowThread,
+}
+
+type OnSlow = dyn Fn(&SlowHandler) + Send + Sync;
 
 /// One call of [`Port::serve`].
 struct Server<'port, T, M, F> {
@@ -204,12 +270,38 @@ struct Server<'port, T, M, F> {
     crew: Crew,
     serving: Serving,
     handler: F,
+    /// All of the threads.
+    has_ended: AtomicBool,
 }
 
 impl<T: Source + Send, M: Send, F> Server<'_, T, M, F>
 where
     F: Fn(&mut Worker<T, M>, Event<T, M>) + Sync,
 {
+    /// Start the thread that tells of slow handlers, if it is wanted.
+    fn start_watch<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+    ) -> Result<Option<Thread>, Error> {
+        let Some((after, call)) = &self.serving.on_slow else {
+            return Ok(None);
+        };
+        let run = || {
+            let mut watch = SlowWatch::new(*after);
+            while !self.has_ended.load(Ordering::SeqCst) {
+                let port = &self.port.shared.connections.port;
+                watch.look(port, |thread, key| {
+                    call(&self.port.slow_handler((thread, key)))
+                });
+            }
+        };
+        let thread = thread::Builder::new().name(self.serving.name.clone());
+        let started = thread
+            .spawn_scoped(scope, run)
+            .map_err(|error| error.raw_os_error().map_or(Error::OutOfMemory, Error::Os))?;
+        Ok(Some(started.thread().clone()))
+    }
+
     /// Start one thread more, if the limit and the system allow it.
     #[cold]
     fn start_thread<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {

@@ -1,6 +1,7 @@
 //! The port of Windows: the engine over polls of the socket driver, or the kernel's own.
 
 use std::sync::{Arc, Weak};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::HANDLE;
@@ -12,7 +13,7 @@ use crate::handover::Handover;
 use crate::native::Native;
 use crate::sys::RawSocket;
 use crate::{
-    BlockedThread, Entry, Error, EventFilter, Registration, RegistrationError, Snapshot, WakePolicy,
+    Entry, Error, EventFilter, Registration, RegistrationError, SlowThread, Snapshot, WakePolicy,
 };
 
 /// A port on either backend.
@@ -199,8 +200,11 @@ impl SystemPort {
         }
     }
 
-    pub(crate) fn blocked(&self) -> Vec<BlockedThread> {
-        either!(self, port => port.blocked())
+    pub(crate) fn slow(
+        &self,
+        one_of: &mut dyn FnMut(ThreadId, Duration) -> bool,
+    ) -> Vec<(SlowThread, Option<usize>)> {
+        either!(self, port => port.slow(one_of))
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::{
-    Backend, BlockedThread, CompletionPort, Entry, Error, EventFilter, Events, Registration,
+    Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, SlowThread,
     WakePolicy,
 };
 
@@ -611,7 +611,7 @@ fn f4_no_place_and_no_packet_is_lost_whatever_threads_do(backend: Backend) -> io
 #[for_every_backend(with_places)]
 fn f4_the_port_says_which_threads_block_and_in_what(backend: Backend) -> io::Result<()> {
     let port = detecting_port(backend, 1, WakePolicy::Eager)?;
-    assert_eq!(port.blocked(), []);
+    assert_eq!(port.slow(Duration::ZERO), []);
     let pair = Pair::unix()?;
     pair.ours.set_nonblocking(false)?;
     pair.ours.set_read_timeout(Some(PATIENCE))?;
@@ -628,22 +628,49 @@ fn f4_the_port_says_which_threads_block_and_in_what(backend: Backend) -> io::Res
         // Another one waits for the place, again and again: who is seen to run meanwhile counts once more.
         scope.spawn(|| while port.dequeue_one(None).is_ok() {});
         port.post(PACKET)?;
-        let is_seen = |thread: &BlockedThread| {
+        let is_seen = |thread: &SlowThread| {
             // A read from a socket is a receive. One that was counted out may still be on its way there.
             let is_known = thread.name.as_deref() == Some(name) && thread.id.is_some();
             let is_there = is_known && thread.system_call == Some("recvfrom");
             let shows = cfg!(all(target_os = "linux", target_pointer_width = "64"));
-            (is_there || !shows) && thread.time < PATIENCE
+            assert_eq!(thread.thread, reads.thread().id());
+            (is_there || !shows) && (thread.has_left || thread.is_counted_out)
         };
         wait_until(
             "it is seen",
-            || matches!(&port.blocked()[..], [thread] if is_seen(thread)),
+            || matches!(&port.slow(SHORT)[..], [thread] if is_seen(thread)),
         );
         (&pair.theirs).write_all(b"x")?;
         assert_eq!(reads.join().expect("no panic")?, 1);
-        wait_until("nobody blocks", || port.blocked().is_empty());
+        wait_until("nobody blocks", || port.slow(SHORT).is_empty());
         Ok(())
     })
+}
+
+/// Nobody waits who would look.
+#[for_every_backend(with_places)]
+fn f4_the_port_says_who_computes_though_nobody_waits(backend: Backend) -> io::Result<()> {
+    let port = detecting_port(backend, 1, WakePolicy::Eager)?;
+    port.post(PACKET)?;
+    port.dequeue_one(Some(PATIENCE))?;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let asks = scope.spawn(|| {
+            wait_until("it is slow", || !port.slow(SHORT).is_empty());
+            let slow = port.slow(SHORT);
+            is_over.store(true, Ordering::SeqCst);
+            slow
+        });
+        compute_until("it is seen", || is_over.load(Ordering::SeqCst));
+        let slow = asks.join().expect("no panic");
+        assert!(matches!(&slow[..], [it] if it.thread == thread::current().id()));
+        assert!(!slow[0].has_left && !slow[0].is_counted_out && slow[0].time >= SHORT);
+    });
+    // It says that it blocks: so that is no news.
+    port.blocking(|| assert_eq!(port.slow(Duration::ZERO), []));
+    port.release();
+    assert_eq!(port.slow(Duration::ZERO), []);
+    Ok(())
 }
 
 /// Threads that wait do nothing while nothing comes.

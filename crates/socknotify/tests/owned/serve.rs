@@ -2,12 +2,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use std::{collections::HashSet, sync::Mutex};
 
-use socknotify::owned::{Event, Interest, Listening, Port, Serving, Worker};
+use socknotify::owned::{Event, Interest, Listening, Port, Serving, SlowHandler, Worker};
 use socknotify::{Backend, CompletionPort, Error};
 
 use crate::support::{Gate, PATIENCE, SHORT, port_with, read_byte, uninterrupted, wait_until};
@@ -438,5 +439,77 @@ fn draining_ends_what_handlers_wait_for(backend: Backend) -> io::Result<()> {
         Ok::<_, io::Error>(())
     })?;
     assert!(begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+    Ok(())
+}
+
+/// All threads are at work: so no thread waits that would look.
+#[for_every_backend(with_places)]
+fn f4_serving_tells_of_a_slow_handler_and_its_connection(backend: Backend) -> io::Result<()> {
+    let (port, address) = listening(backend, 1)?;
+    let gate = Gate::new();
+    let slow = Mutex::new(None);
+    let handler = |(worker, event): Handled<'_>| {
+        let (id, thread) = (event.id(), thread::current().id());
+        echo((worker, event), |_, _| {
+            *slow.lock().expect("no panic") = Some((id, thread));
+            gate.pass();
+        });
+    };
+    let told = Arc::new(Mutex::new(Vec::<SlowHandler>::new()));
+    let tell = Arc::clone(&told);
+    let serving = Serving::default().threads(1);
+    let serving = serving.on_slow(2 * SHORT, move |handler| {
+        tell.lock().expect("no panic").push(handler.clone());
+        panic!("this ends nothing");
+    });
+    while_serving(&port, serving, handler, || {
+        let mut client = client(address)?;
+        let _open = Opening(&gate);
+        client.write_all(b"w")?;
+        wait_until("it is told of three times", || {
+            told.lock().expect("no panic").len() >= 3
+        });
+        assert!(port.slow(2 * SHORT).iter().any(|it| it.id.is_some()));
+        gate.open_for_all();
+        client.read_exact(&mut [0])
+    })?;
+    let (id, thread) = slow.lock().expect("no panic").expect("it was handled");
+    let told = told.lock().expect("no panic");
+    let mut least = 2 * SHORT;
+    for it in &*told {
+        assert_eq!((it.id, it.thread.thread), (id, thread), "{it:?}");
+        assert!(it.thread.time >= least, "{told:?}");
+        least = it.thread.time * 2;
+    }
+    Ok(())
+}
+
+/// A thread with many events has each of them for as long as it takes.
+#[for_every_backend(with_places)]
+fn f4_a_thread_is_slow_since_it_took_its_event(backend: Backend) -> io::Result<()> {
+    let port: StreamPort = Port::from(port_with(backend, 1)?);
+    let mut worker = port.worker(8);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let peers = (0..2).map(|_| {
+        let peer = TcpStream::connect(listener.local_addr()?)?;
+        port.arm(port.adopt(listener.accept()?.0)?, Interest::OUT);
+        Ok(peer)
+    });
+    let _peers = peers.collect::<io::Result<Vec<_>>>()?;
+    port.send(7).expect("it is open");
+    let mut events = 0;
+    while events < 3 {
+        // A call that finds events to take dequeues nothing.
+        worker.release();
+        events = worker.process(Some(PATIENCE))?;
+    }
+    for _ in 0..3 {
+        let event = worker.take().expect("there is one");
+        let slow = port.slow(Duration::ZERO);
+        assert!(
+            matches!(&slow[..], [it] if it.id == event.id() && it.thread.time == Duration::ZERO)
+        );
+        wait_until("it is slow", || !port.slow(SHORT).is_empty());
+    }
     Ok(())
 }

@@ -1,0 +1,48 @@
+//! [`SlowWatch`]: which threads are to be told of because their handlers take long.
+
+use std::collections::HashMap;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use crate::drops::drop_all;
+use crate::{CompletionPort, SlowThread};
+
+/// Tells of a thread when it has had its packets for a certain time, and again whenever that has doubled.
+///
+/// It looks on a thread of its own: while all others work, nobody else would.
+pub struct SlowWatch {
+    after: Duration,
+    /// The threads that have packets in hand: for how long, and after what time they are told of next.
+    seen: HashMap<ThreadId, (Duration, Duration)>,
+}
+
+impl SlowWatch {
+    /// One that tells of threads after this time.
+    pub fn new(after: Duration) -> Self {
+        SlowWatch {
+            after,
+            seen: HashMap::new(),
+        }
+    }
+
+    /// Look at a port, and call this for each thread that is due, with the key of the packet that its worker has taken last. A
+    /// panic of it goes no further. Then wait until it is time to look again, or this thread is unparked.
+    pub fn look(&mut self, port: &CompletionPort, call: impl Fn(SlowThread, Option<usize>)) {
+        let before = mem::take(&mut self.seen);
+        let due = port.system().slow(&mut |thread, time| {
+            let seen = before.get(&thread).filter(|seen| seen.0 <= time);
+            let next = seen.map_or(self.after, |seen| seen.1);
+            let is_due = time >= next;
+            let next = if is_due { time * 2 } else { next };
+            self.seen.insert(thread, (time, next));
+            is_due
+        });
+        for (thread, key) in due {
+            drop_all([catch_unwind(AssertUnwindSafe(|| call(thread, key)))]);
+        }
+        let (least, most) = (Duration::from_millis(1), Duration::from_millis(250));
+        thread::park_timeout((self.after / 4).clamp(least, most));
+    }
+}
