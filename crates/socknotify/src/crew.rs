@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::drops::drop_all;
 
@@ -21,6 +21,8 @@ pub struct Crew {
     waiting: AtomicUsize,
     /// The system has refused to start the last one that was needed.
     is_short: AtomicBool,
+    /// It does so for long: so the last thread that waits is not held back any more.
+    is_short_for_long: AtomicBool,
     /// All that there may be work.
     is_at_limit: AtomicBool,
     on_limit: Option<Arc<OnLimit>>,
@@ -29,6 +31,8 @@ pub struct Crew {
 impl Crew {
     /// While the system starts no thread, one that waits tries again this often.
     const RETRY: Duration = Duration::from_millis(100);
+    /// For so long the last thread is held back in all.
+    const HOLD: Duration = Duration::from_secs(1);
 
     /// A crew without threads, of which there may be this many.
     pub fn new(most: usize, on_limit: Option<Arc<OnLimit>>) -> Self {
@@ -37,6 +41,7 @@ impl Crew {
             threads: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             is_short: AtomicBool::new(false),
+            is_short_for_long: AtomicBool::new(false),
             is_at_limit: AtomicBool::new(false),
             on_limit,
         }
@@ -45,6 +50,16 @@ impl Crew {
     /// The number of threads.
     pub fn threads(&self) -> usize {
         self.threads.load(Ordering::SeqCst)
+    }
+
+    /// How many threads there may be.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// How many wait for work, or have been started and will.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
     }
 
     /// A thread is about to be started: this returns its number. `None` if there are as many as may be.
@@ -64,6 +79,7 @@ impl Crew {
 
     /// The system has started a thread.
     pub fn started(&self) {
+        self.is_short_for_long.store(false, Ordering::SeqCst);
         self.is_short.store(false, Ordering::SeqCst);
     }
 
@@ -124,6 +140,9 @@ impl Crew {
     /// Hold a thread back that was about to work, while all others work and are `blocked`, and the system starts none: it may
     /// be what they wait for, and would be the last one that could start others. `pause` sleeps, while others get what the
     /// thread has; `try_start` tries again.
+    ///
+    /// After a second it works all the same, and so do those after it until one can be started: a system that refuses for
+    /// so long has a limit that is too low, and the others may wait for what this thread would do, or for long.
     #[inline]
     pub fn hold_back(
         &self,
@@ -131,12 +150,17 @@ impl Crew {
         mut pause: impl FnMut(Duration),
         try_start: impl Fn(),
     ) {
-        if !self.is_short() {
+        if !self.is_short() || self.is_short_for_long.load(Ordering::SeqCst) {
             return;
         }
+        let until = Instant::now() + Self::HOLD;
         let mut time = Duration::from_millis(1);
         let is_last = || self.waiting.load(Ordering::SeqCst) == 0 && self.threads() > 1;
         while self.is_short() && is_last() && are_others_blocked() {
+            if Instant::now() >= until {
+                self.is_short_for_long.store(true, Ordering::SeqCst);
+                return;
+            }
             pause(time);
             time = (time * 2).min(Self::RETRY / 4);
             try_start();
@@ -226,6 +250,40 @@ mod tests {
         crew.is_refused();
         // Not while another one runs.
         crew.hold_back(|| false, |_| panic!("it works"), || ());
+    }
+
+    #[test]
+    fn the_last_thread_is_not_held_back_for_ever() {
+        let crew = Crew::new(4, None);
+        crew.start();
+        crew.start();
+        crew.begin_work();
+        assert!(crew.begin_work() && crew.start().is_some());
+        crew.is_refused();
+        let begin = Instant::now();
+        let held = Cell::new(0);
+        let hold_back = || {
+            let refuse = || {
+                crew.start();
+                crew.is_refused();
+            };
+            let pause = |time| {
+                held.set(held.get() + 1);
+                std::thread::sleep(time);
+            };
+            crew.hold_back(|| true, pause, refuse);
+        };
+        hold_back();
+        assert!(begin.elapsed() >= Crew::HOLD && held.replace(0) > 0);
+        // Nor are those after it, until one was started.
+        hold_back();
+        assert_eq!(held.get(), 0);
+        crew.start();
+        crew.started();
+        assert!(crew.begin_work() && crew.start().is_some());
+        crew.is_refused();
+        hold_back();
+        assert!(held.get() > 0);
     }
 
     #[test]

@@ -183,7 +183,7 @@ pub use messages::SendError;
 pub use port::{Port, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
 pub use run::BeginError;
-pub use serve::{Serving, SlowHandler};
+pub use serve::{Serving, ServingThreads, SlowHandler};
 pub use source::{BorrowedSocket, OwnedSocket, Source};
 pub use timers::TimerId;
 pub use worker::Worker;

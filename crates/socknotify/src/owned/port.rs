@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::{fmt, io};
 
 use super::connections::{Connections, NEVER, Node, Place, Room, ToDo, Wish, drop_all};
@@ -16,6 +16,7 @@ use super::record::Reasons;
 use super::source::{Source, raw};
 use super::timers::Timers;
 use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
+use crate::crew::Crew;
 use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::slots::Token;
@@ -49,6 +50,8 @@ pub(super) struct Shared<T, M> {
     notices: Mutex<VecDeque<Notice<T>>>,
     pub(super) files: Arc<Operations>,
     pub(super) helpers: Helpers,
+    /// Of the calls that serve.
+    pub(super) crews: Mutex<Vec<Weak<Crew>>>,
 }
 
 /// What a panic carries.
@@ -393,6 +396,7 @@ impl<T, M> Port<T, M> {
                 timers: Timers::new(),
                 notices: Mutex::default(),
                 helpers,
+                crews: Mutex::default(),
             }),
         }
     }

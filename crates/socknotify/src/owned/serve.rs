@@ -3,13 +3,14 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::{self, Scope, Thread};
 use std::time::Duration;
 
 use super::{Event, Id, Port, Source, Worker};
 use crate::crew::{Crew, OnLimit};
+use crate::lock::lock;
 use crate::slow::SlowWatch;
 use crate::{Error, SlowThread, default_concurrency};
 
@@ -154,8 +155,8 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// connection is closed, the thread goes on, and `handler` is called with [`Event::Panicked`], which
     /// says which one that was.
     ///
-    /// If the system cannot start a thread, those that there are go on, and try again. If all but one block, that one
-    /// waits until a thread can be started, or another one is done: the others may wait for what it would do.
+    /// If the system cannot start a thread, those that there are go on, and try again. If all but one block, that one waits
+    /// for up to a second until a thread can be started, or another one is done.
     ///
     /// # Errors
     ///
@@ -213,7 +214,7 @@ impl<T: Source + Send, M: Send> Port<T, M> {
         let most = serving.threads;
         let server = Server {
             port: self,
-            crew: Crew::new(most, serving.on_limit.clone()),
+            crew: self.crew(most, serving.on_limit.clone()),
             serving,
             handler,
             has_ended: AtomicBool::new(false),
@@ -236,6 +237,38 @@ impl<T: Source + Send, M: Send> Port<T, M> {
 }
 
 impl<T, M> Port<T, M> {
+    fn crew(&self, most: usize, on_limit: Option<Arc<OnLimit>>) -> Arc<Crew> {
+        let crew = Arc::new(Crew::new(most, on_limit));
+        let mut crews = lock(&self.shared.crews);
+        crews.retain(|crew| crew.strong_count() > 0);
+        crews.push(Arc::downgrade(&crew));
+        crew
+    }
+
+    /// The threads of [`serve`](Self::serve) at this moment, for a dashboard: with [`Snapshot::left`](crate::Snapshot::left),
+    /// how many of them block. Those of all calls that serve, and all zero if none does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = socknotify::owned::Port::<std::net::TcpStream>::new()?;
+    /// assert_eq!(port.serving().threads, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn serving(&self) -> ServingThreads {
+        let crews = lock(&self.shared.crews).clone();
+        let mut sum = ServingThreads::default();
+        for crew in crews.iter().filter_map(Weak::upgrade) {
+            sum.threads += crew.threads();
+            sum.most += crew.most();
+            sum.waiting += crew.waiting();
+            sum.is_short |= crew.is_short();
+        }
+        sum
+    }
+
     /// The threads that have been with one event for this time at least: see [`CompletionPort::slow`](crate::CompletionPort::slow).
     /// [`Serving::on_slow`] tells of each one.
     pub fn slow(&self, time: Duration) -> Vec<SlowHandler> {
@@ -249,6 +282,20 @@ impl<T, M> Port<T, M> {
         let id = key.and_then(|key| self.shared.connections.id(key));
         SlowHandler { id, thread }
     }
+}
+
+/// The threads of [`Port::serve`]: see [`Port::serving`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServingThreads {
+    /// How many there are.
+    pub threads: usize,
+    /// How many there may be: see [`Serving::threads`].
+    pub most: usize,
+    /// How many wait for an event, or have just been started.
+    pub waiting: usize,
+    /// The system has refused to start the last one that was needed.
+    pub is_short: bool,
 }
 
 /// A handler that blocks or computes: see [`Port::slow`].
@@ -267,7 +314,7 @@ type OnSlow = dyn Fn(&SlowHandler) + Send + Sync;
 /// One call of [`Port::serve`].
 struct Server<'port, T, M, F> {
     port: &'port Port<T, M>,
-    crew: Crew,
+    crew: Arc<Crew>,
     serving: Serving,
     handler: F,
     /// All of the threads.

@@ -8,7 +8,9 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use std::{collections::HashSet, sync::Mutex};
 
-use socknotify::owned::{Event, Interest, Listening, Port, Serving, SlowHandler, Worker};
+use socknotify::owned::{
+    Event, Interest, Listening, Port, Serving, ServingThreads, SlowHandler, Worker,
+};
 use socknotify::{Backend, CompletionPort, Error};
 
 use crate::support::{Gate, PATIENCE, SHORT, port_with, read_byte, uninterrupted, wait_until};
@@ -179,11 +181,14 @@ fn no_more_threads_serve_than_the_limit(backend: Backend) -> io::Result<()> {
             client.write_all(b"w")?;
         }
         wait_until("three block", || waiting.load(Ordering::SeqCst) == 3);
+        let serving = port.serving();
+        assert_eq!((serving.threads, serving.most, serving.waiting), (3, 3, 0));
         gate.open_for_all();
         clients
             .iter()
             .try_for_each(|mut client| client.read_exact(&mut [0]))
     })?;
+    assert_eq!(port.serving(), ServingThreads::default());
     assert_eq!(threads.lock().expect("no panic").len(), 3);
     Ok(())
 }
