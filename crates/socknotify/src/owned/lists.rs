@@ -213,9 +213,12 @@ impl Lists {
         let packets = self.take_listed(&mut inside);
         let claimed = self.claimed.swap(TAKEN, Ordering::Relaxed);
         let mut events = mem::take(&mut inside.events);
-        let claimed = events.drain(..claimed.min(events.len()));
+        let mut claimed = events.drain(..claimed.min(events.len()));
         inside.before += claimed.len();
-        inside.last = claimed.last().map(|it| it.completion_key).or(inside.last);
+        inside.last = claimed
+            .next_back()
+            .map(|it| it.completion_key)
+            .or(inside.last);
         (packets, events)
     }
 
