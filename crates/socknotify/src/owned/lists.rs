@@ -213,13 +213,10 @@ impl Lists {
         let packets = self.take_listed(&mut inside);
         let claimed = self.claimed.swap(TAKEN, Ordering::Relaxed);
         let mut events = mem::take(&mut inside.events);
-        let mut claimed = events.drain(..claimed.min(events.len()));
-        inside.before += claimed.len();
-        inside.last = claimed
-            .next_back()
-            .map(|it| it.completion_key)
-            .or(inside.last);
-        (packets, events)
+        let others = events.split_off(claimed.min(events.len()));
+        inside.before += events.len();
+        inside.last = events.last().map(|it| it.completion_key).or(inside.last);
+        (packets, others)
     }
 
     /// The same for the thread itself, but for the next event.
