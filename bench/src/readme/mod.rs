@@ -127,8 +127,7 @@ impl Block {
         }
         text += &report.measured();
         for table in self.tables {
-            // Who reads on sees how far figures spread.
-            text += &table.text(report, self.document == BENCH)?;
+            text += &table.text(report)?;
         }
         if self.has_goals {
             text += &goals::table(report)?;

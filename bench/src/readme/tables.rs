@@ -452,17 +452,14 @@ pub(super) const ACCEPTING: [Table; 1] = [Table {
 /// In the cell of a side that does not take part: it cannot be had here, or has nothing of this kind.
 pub(super) const LEFT_OUT: &str = "–";
 
+/// A quartile is far from the median if it is so many times as large or as small.
+const FAR: f64 = 1.1;
+
 impl Table {
     /// `None` if the report has no row of a line.
-    pub(super) fn text(&self, report: &Report, has_quartiles: bool) -> Option<String> {
+    pub(super) fn text(&self, report: &Report) -> Option<String> {
         let lines = self.lines.iter().map(|line| {
-            let cells = self.columns.iter().map(|column| {
-                let mut cell = report.cell(line, column)?;
-                if !has_quartiles {
-                    cell.truncate(cell.find(" (").unwrap_or(cell.len()));
-                }
-                Some(cell)
-            });
+            let cells = self.columns.iter().map(|column| report.cell(line, column));
             let cells: Vec<_> = cells.collect();
             let is_there = cells.iter().any(Option::is_some);
             is_there.then_some(cells)
@@ -514,21 +511,28 @@ impl Report {
         })
     }
 
-    /// The median, with the quartiles of the rounds; of a ratio, those to the other one's median.
+    /// The median, with the quartiles of the rounds if one is far from it; of a ratio, those to the other one's median.
     fn cell(&self, line: &Line, column: &Column) -> Option<String> {
         let setting = format!("{} {}", line.setting, column.setting);
         let row = |implementation| self.row(line.case, &setting, line.figure, implementation);
-        let (value, range) = row(column.implementation)?.with_spread(line.figure)?;
+        let (median, range) = row(column.implementation)?.with_spread(line.figure)?;
+        let is_far = range[0] < median / FAR || range[1] > median * FAR;
+        let show = |value: &dyn Fn(f64) -> String| match is_far {
+            true => format!(
+                "{} ({} to {})",
+                value(median),
+                value(range[0]),
+                value(range[1])
+            ),
+            false => value(median),
+        };
         let Some(to) = column.to else {
-            let show = |value| show(line.figure, value);
-            let [value, least, most] = [value, range[0], range[1]].map(show);
-            return Some(format!("{value} ({least} to {most})"));
+            return Some(show(&|value| self::show(line.figure, value)));
         };
         let (of, its_range) = row(to)?.with_spread(line.figure)?;
         let is_within = to != column.implementation && row::overlap(range, its_range);
         let mark = if is_within { "≈ " } else { "" };
-        let [value, least, most] = [value, range[0], range[1]].map(|it| it / of);
-        Some(format!("{mark}{value:.2} ({least:.2} to {most:.2})"))
+        Some(mark.to_owned() + &show(&|value| format!("{:.2}", value / of)))
     }
 }
 
