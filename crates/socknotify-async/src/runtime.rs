@@ -311,7 +311,7 @@ impl Builder {
     }
 
     /// Has each of the runtime's threads run inside of this, and what [`block_on`](Runtime::block_on) runs. It calls what it
-    /// is given, once.
+    /// is given, once. If it panics before, the thread runs outside of it, and `block_on` panics, too.
     ///
     /// So what asks for the context of another runtime runs here: with tokio's, `tokio::spawn`, `tokio::time`, reqwest and
     /// all else of it. A runtime of one thread is enough for its timers and sockets; what it wakes runs here.

@@ -16,7 +16,7 @@ use crate::context::{self, Doing, Role};
 use crate::file::Files;
 use crate::queue::{Call, Queue};
 use crate::source::{Sources, shut_down};
-use crate::sync::{Waiter, lock, wake};
+use crate::sync::{Waiter, contain, lock, wake};
 use crate::task::Tasks;
 use crate::timers::Timers;
 
@@ -164,8 +164,19 @@ impl Shared {
             return run();
         };
         let (mut run, mut result) = (Some(run), None);
-        inside(&mut || result = run.take().map(|run| run()));
+        inside(&mut || {
+            if let Some(run) = run.take() {
+                result = Some(run());
+            }
+        });
         result.expect("`Builder::inside` calls what it is given")
+    }
+
+    /// The same for a thread, which nobody would miss: if `Builder::inside` fails, it runs this outside.
+    fn inside_or_outside(&self, run: impl FnOnce()) {
+        let mut run = Some(run);
+        contain(|| self.inside(|| run.take().into_iter().for_each(|run| run())));
+        run.into_iter().for_each(|run| run());
     }
 
     /// # Panics
@@ -308,7 +319,7 @@ impl Shared {
             }
         }
         let ends = Ends(self);
-        ends.0.inside(|| ends.0.serve(list));
+        ends.0.inside_or_outside(|| ends.0.serve(list));
     }
 
     fn serve(self: &Arc<Self>, list: usize) {
@@ -464,7 +475,7 @@ impl Shared {
         let shared = Arc::clone(self);
         if self
             .crew
-            .start(move || shared.inside(|| shared.end()))
+            .start(move || shared.inside_or_outside(|| shared.end()))
             .is_err()
         {
             self.cancel();

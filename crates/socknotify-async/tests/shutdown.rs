@@ -173,7 +173,7 @@ fn spawning_waking_and_aborting_beside_a_shutdown_leaves_no_task() -> io::Result
                     for number in 0..300 {
                         let slot = Slot::default();
                         let drops = Arc::clone(&drops);
-                        let mut task = handle.spawn(waiting(Arc::clone(&slot), move || {
+                        let task = handle.spawn(waiting(Arc::clone(&slot), move || {
                             drops.fetch_add(1, Ordering::SeqCst);
                         }));
                         spawned += 1;
@@ -351,6 +351,33 @@ fn threads_are_inside_of_what_the_builder_was_told() -> io::Result<()> {
     assert!(runtime.shutdown(PATIENCE));
     // A thread at least, and this one.
     assert!(left.load(Ordering::SeqCst) >= 2);
+    Ok(())
+}
+
+/// As often as threads are started, it panics, or does not call what it is given.
+#[test]
+fn threads_whose_inside_fails_run_all_the_same() -> io::Result<()> {
+    let calls = AtomicUsize::new(0);
+    let builder = Runtime::builder().places(1).threads(4);
+    let builder = builder.inside(move |_| {
+        if calls.fetch_add(1, Ordering::SeqCst) % 2 == 0 {
+            panic!("on purpose");
+        }
+    });
+    let runtime = builder.build()?;
+    let (release, blocked) = mpsc::channel::<()>();
+    let (sender, others) = mpsc::channel();
+    drop(runtime.spawn(async move { blocked.recv() }));
+    // A thread that was lost would be counted as one that waits.
+    for number in 0..10 {
+        let sender = sender.clone();
+        drop(runtime.spawn(async move { sender.send(number) }));
+        assert_eq!(others.recv_timeout(PATIENCE), Ok(number));
+    }
+    let outside = catch_unwind(AssertUnwindSafe(|| runtime.block_on(async {})));
+    assert!(outside.is_err());
+    release.send(()).expect("it waits");
+    assert!(runtime.shutdown(PATIENCE));
     Ok(())
 }
 
