@@ -86,7 +86,7 @@ pub fn run(address: &str, database: &str) -> Result<(), Box<dyn Error>> {
         news: Arc::new(Mutex::new(Some(broadcast::channel(100).0))),
         runtime: runtime.handle().clone(),
     };
-    let mut cleanup = runtime.spawn(clean_up(service.clone()));
+    let cleanup = runtime.spawn(clean_up(service.clone()));
     runtime.block_on(async {
         let signals = signals()?;
         let listener = TcpListener::bind(address)?;

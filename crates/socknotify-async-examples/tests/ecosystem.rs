@@ -295,7 +295,7 @@ fn axum_serves_by_itself_in_tokio_s_context() -> io::Result<()> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address: SocketAddr = listener.local_addr()?;
         let router = axum::Router::new().route("/", axum::routing::get(|| async { "hello\n" }));
-        let mut server = spawn(async move { axum::serve(listener, router).await });
+        let server = spawn(async move { axum::serve(listener, router).await });
         assert_eq!(http::get(address, "/").await?, "hello\n");
         server.abort();
         Ok(())

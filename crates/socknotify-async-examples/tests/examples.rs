@@ -42,7 +42,7 @@ where
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let mut server = spawn(serve(listener));
+        let server = spawn(serve(listener));
         timeout(PATIENCE, client(address)).await??;
         assert!(!server.is_finished());
         server.abort();

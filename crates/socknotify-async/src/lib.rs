@@ -29,7 +29,7 @@
 //!     let runtime = Runtime::new()?;
 //!     let listener = runtime.block_on(async { TcpListener::bind("127.0.0.1:0") })?;
 //!     let address = listener.local_addr()?;
-//!     let mut server = runtime.spawn(async move {
+//!     let server = runtime.spawn(async move {
 //!         loop {
 //!             match listener.accept().await {
 //!                 Ok((stream, _)) => drop(spawn(serve(stream))),
@@ -100,7 +100,7 @@
 //! | HTTP/1 and HTTP/2 | hyper; an axum `Router`, by `TowerToHyperService`; hyper-util's auto server and pooled client |
 //! | TLS, websockets | futures-rustls and tokio-rustls; async-tungstenite and tokio-tungstenite |
 //! | channels, locks, `select!`, `join!` | those of futures, and `tokio::sync`, `tokio::select!`, `tokio::join!` |
-//! | groups of tasks, cancellation | `TaskTracker` and `CancellationToken` of tokio-util; `abortable` of futures |
+//! | groups of tasks, cancellation | [`JoinSet`], [`AbortHandle`]; `TaskTracker` and `CancellationToken` of tokio-util |
 //! | signals | signal-hook: [`Async::readable`] on a pair of sockets, one of which it writes to |
 //! | a graceful end | hyper-util's `GracefulShutdown`, then [`Runtime::shutdown`] |
 //! | databases, files, processes | anything that blocks |
@@ -122,6 +122,7 @@ pub mod hyper_rt;
 #[cfg(all(test, interleavings))]
 mod interleavings;
 mod io;
+mod join_set;
 mod net;
 mod queue;
 mod runtime;
@@ -139,11 +140,12 @@ mod wheel;
 pub use context::Entered;
 pub use file::File;
 pub use io::Async;
+pub use join_set::JoinSet;
 pub use net::{ReadHalf, TcpListener, TcpStream, ToAddresses, UdpSocket, WriteHalf};
 #[cfg(unix)]
 pub use net::{UnixDatagram, UnixListener, UnixStream};
 pub use runtime::{Builder, Handle, Runtime, spawn, unblock};
-pub use task::{JoinError, JoinHandle};
+pub use task::{AbortHandle, JoinError, JoinHandle};
 pub use timers::{Elapsed, Interval, Sleep, Timeout, interval, sleep, sleep_until, timeout};
 
 /// The program in the README compiles.

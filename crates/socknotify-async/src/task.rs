@@ -1,8 +1,8 @@
-//! [`JoinHandle`]: a task from outside; and the list of tasks that have not ended.
+//! [`JoinHandle`], [`AbortHandle`]: a task from outside; and the list of tasks that have not ended.
 
 use std::any::Any;
 use std::fmt;
-use std::future::{Future, ready};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,61 +60,35 @@ impl Drop for Foreign {
 /// # fn main() -> std::io::Result<()> {
 /// let runtime = socknotify_async::Runtime::new()?;
 /// runtime.block_on(async {
-///     let mut endless = socknotify_async::spawn(std::future::pending::<()>());
+///     let endless = socknotify_async::spawn(std::future::pending::<()>());
 ///     endless.abort();
 ///     assert!(endless.await.unwrap_err().is_cancelled());
 /// });
 /// # Ok(())
 /// # }
 /// ```
-pub struct JoinHandle<T>(State<T>);
-
-/// Waits until a task's future is dropped, or for its result if it has ended before.
-type Cancel<T> = Pin<Box<dyn Future<Output = Option<Outcome<T>>> + Send>>;
-
-enum State<T> {
-    Running(FallibleTask<Outcome<T>>),
-    /// The lock makes it `Sync`.
-    Aborted(Mutex<Cancel<T>>),
-    Taken,
-}
-
-impl<T> State<T> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Outcome<T>>> {
-        match self {
-            State::Running(task) => Pin::new(task).poll(cx),
-            State::Aborted(cancel) => lock(cancel).as_mut().poll(cx),
-            State::Taken => panic!("the result was taken before"),
-        }
-    }
-}
-
-impl<T: Send + 'static> JoinHandle<T> {
-    /// Has the task's future dropped, instead of polled again. A poll that has begun goes on to its end, but if it ends the
-    /// task, the result is dropped. A task that has ended before keeps its result.
-    pub fn abort(&mut self) {
-        self.0 = match std::mem::replace(&mut self.0, State::Taken) {
-            State::Running(task) => {
-                let mut cancel = Box::pin(task.cancel());
-                // It begins with the first poll.
-                let mut cx = Context::from_waker(Waker::noop());
-                State::Aborted(match cancel.as_mut().poll(&mut cx) {
-                    Poll::Ready(outcome) => Mutex::new(Box::pin(ready(outcome))),
-                    Poll::Pending => Mutex::new(cancel),
-                })
-            }
-            other => other,
-        };
-    }
+pub struct JoinHandle<T> {
+    /// `None` when its result was taken.
+    task: Option<FallibleTask<Outcome<T>>>,
+    abort: AbortHandle,
 }
 
 impl<T> JoinHandle<T> {
+    /// Has the task's future dropped, instead of polled again. A poll that has begun goes on to its end, but if it ends the
+    /// task, the result is dropped. A task that has ended before keeps its result.
+    pub fn abort(&self) {
+        self.abort.abort();
+    }
+
+    /// What aborts the task while another one waits for its result.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
+    }
+
     /// Whether the task has ended, or will not be polled again.
     pub fn is_finished(&self) -> bool {
-        match &self.0 {
-            State::Running(task) => task.is_finished(),
-            _ => true,
-        }
+        let task = self.task.as_ref();
+        task.is_none_or(FallibleTask::is_finished) || self.abort.is_aborted()
     }
 }
 
@@ -125,14 +99,16 @@ impl<T> Future for JoinHandle<T> {
     ///
     /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let task = self.task.as_mut().expect("the result was taken before");
+        let task = Pin::new(task);
         let outcome = task::ready!(if context::is_polled(cx.waker()) {
-            self.0.poll(cx)
+            task.poll(cx)
         } else {
             // Where the task ends, a panic would end the process.
             let waker = Waker::from(Arc::new(Foreign(Some(cx.waker().clone()))));
-            self.0.poll(&mut Context::from_waker(&waker))
+            task.poll(&mut Context::from_waker(&waker))
         });
-        self.0 = State::Taken;
+        self.task = None;
         Poll::Ready(match outcome.and_then(|mut it| it.0.take()) {
             Some(Ok(value)) => Ok(value),
             Some(Err(panic)) => Err(JoinError(Some(Mutex::new(panic)))),
@@ -145,7 +121,7 @@ impl<T> Unpin for JoinHandle<T> {}
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        if let State::Running(task) = std::mem::replace(&mut self.0, State::Taken) {
+        if let Some(task) = self.task.take() {
             task.detach();
         }
     }
@@ -154,6 +130,48 @@ impl<T> Drop for JoinHandle<T> {
 impl<T> fmt::Debug for JoinHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JoinHandle")
+            .field("is_finished", &self.is_finished())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Aborts a task, as [`JoinHandle::abort`] does. It keeps nothing of the task's.
+#[derive(Clone)]
+pub struct AbortHandle {
+    shared: Arc<Shared>,
+    place: Place,
+}
+
+impl AbortHandle {
+    /// Has the task's future dropped, instead of polled again.
+    pub fn abort(&self) {
+        let tasks = &self.shared.tasks;
+        let waker = tasks.with(self.place, |task| {
+            (!std::mem::replace(&mut task.is_aborted, true)).then(|| {
+                tasks.aborted.fetch_add(1, Ordering::SeqCst);
+                task.waker.clone()
+            })
+        });
+        // It is dropped where it would be polled.
+        waker.flatten().into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether the task has ended, or will not be polled again.
+    pub fn is_finished(&self) -> bool {
+        let tasks = &self.shared.tasks;
+        tasks.with(self.place, |task| task.is_aborted) != Some(false)
+    }
+
+    fn is_aborted(&self) -> bool {
+        let tasks = &self.shared.tasks;
+        tasks.aborted.load(Ordering::SeqCst) > 0
+            && tasks.with(self.place, |task| task.is_aborted) == Some(true)
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle")
             .field("is_finished", &self.is_finished())
             .finish_non_exhaustive()
     }
@@ -238,47 +256,81 @@ impl<F: Future> Future for Listed<F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let future = self.project().future.as_pin_mut();
+        let mut this = self.project();
+        if this.entry.0.is_aborted() {
+            contain(|| this.future.set(None));
+            return Poll::Ready(Outcome(None));
+        }
+        let future = this.future.as_pin_mut();
         let future = future.expect("it is there until this is dropped");
         context::begin_poll(cx.waker());
         let result = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(poll) => Ok(task::ready!(poll)),
             Err(panic) => Err(panic),
         };
-        Poll::Ready(Outcome(Some(result)))
+        let outcome = Outcome(Some(result));
+        Poll::Ready(match this.entry.0.is_aborted() {
+            false => outcome,
+            true => Outcome(None),
+        })
     }
 }
 
-/// A task's entry in the list.
-struct Entry {
-    shared: Arc<Shared>,
-    part: usize,
-    key: usize,
+/// Where a task is in the list. Another one may have its key, but not its number.
+#[derive(Clone, Copy)]
+struct Place {
+    part: u32,
+    key: u32,
+    number: u64,
 }
+
+/// A task's entry in the list, which ends with its future.
+struct Entry(AbortHandle);
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let tasks = &self.shared.tasks;
+        let AbortHandle { shared, place } = &self.0;
+        let tasks = &shared.tasks;
+        let part = &tasks.parts[place.part as usize];
+        let listing = lock(part).tasks.try_remove(place.key as usize);
+        if listing.as_ref().is_some_and(|it| it.is_aborted) {
+            tasks.aborted.fetch_sub(1, Ordering::SeqCst);
+        }
         // Dropping a waker may run any code.
-        let waker = lock(&tasks.parts[self.part]).try_remove(self.key);
-        drop(waker);
+        drop(listing);
         let before = tasks.count.fetch_sub(1, Ordering::SeqCst);
-        self.shared.on_task_ended(before - 1);
+        shared.on_task_ended(before - 1);
     }
 }
 
-/// The tasks that have not ended, by their wakers: woken once the runtime is closed, they are dropped.
+/// The tasks that have not ended, by their wakers: woken once they are aborted, or the runtime is closed, they are dropped.
 pub(crate) struct Tasks {
-    parts: Box<[Mutex<Slab<Waker>>]>,
+    parts: Box<[Mutex<Part>]>,
     count: AtomicUsize,
+    /// How many of them were aborted.
+    aborted: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Part {
+    tasks: Slab<Listing>,
+    /// The number of the last one.
+    last: u64,
+}
+
+struct Listing {
+    number: u64,
+    waker: Waker,
+    is_aborted: bool,
 }
 
 impl Tasks {
     /// The list is in parts, with a lock for each.
     pub(crate) fn new(parts: usize) -> Self {
         Tasks {
-            parts: (0..parts).map(|_| Mutex::new(Slab::new())).collect(),
+            parts: (0..parts).map(|_| Mutex::default()).collect(),
             count: AtomicUsize::new(0),
+            aborted: AtomicUsize::new(0),
         }
     }
 
@@ -289,9 +341,33 @@ impl Tasks {
     /// Wake all of them.
     pub(crate) fn wake(&self) {
         for part in &self.parts {
-            let wakers: Vec<_> = lock(part).iter().map(|(_, waker)| waker.clone()).collect();
+            let part = lock(part);
+            let wakers: Vec<_> = part.tasks.iter().map(|(_, it)| it.waker.clone()).collect();
+            drop(part);
             wakers.into_iter().for_each(Waker::wake);
         }
+    }
+
+    fn with<R>(&self, place: Place, run: impl FnOnce(&mut Listing) -> R) -> Option<R> {
+        let mut part = lock(&self.parts[place.part as usize]);
+        let listing = part.tasks.get_mut(place.key as usize);
+        listing.filter(|it| it.number == place.number).map(run)
+    }
+
+    /// Its entry keeps the place until the task has a waker.
+    fn add(&self, part: usize) -> Place {
+        let index = part % self.parts.len();
+        let mut part = lock(&self.parts[index]);
+        part.last += 1;
+        let number = part.last;
+        let key = part.tasks.insert(Listing {
+            number,
+            waker: Waker::noop().clone(),
+            is_aborted: false,
+        });
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let (part, key) = (index as u32, key as u32);
+        Place { part, key, number }
     }
 }
 
@@ -301,29 +377,26 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let tasks = &shared.tasks;
-    let part = shared.list() % tasks.parts.len();
-    // Its entry keeps the place until the task has a waker.
-    let key = lock(&tasks.parts[part]).insert(Waker::noop().clone());
-    tasks.count.fetch_add(1, Ordering::SeqCst);
-    let entry = Entry {
+    let abort = AbortHandle {
         shared: Arc::clone(shared),
-        part,
-        key,
+        place: shared.tasks.add(shared.list()),
     };
     let of = Arc::clone(shared);
     let schedule = WithInfo(move |runnable: Runnable, info: ScheduleInfo| {
         of.schedule(runnable, info.woken_while_running);
     });
+    let entry = Entry(abort.clone());
     let future = Some(future);
     let listed = Listed { future, entry };
     let (runnable, task) = async_task::spawn(listed, schedule);
-    lock(&tasks.parts[part])[key] = runnable.waker();
+    let waker = runnable.waker();
+    shared.tasks.with(abort.place, |task| task.waker = waker);
     if shared.is_closed() {
         let _entered = context::enter(shared);
         drop(runnable);
     } else {
         runnable.schedule();
     }
-    JoinHandle(State::Running(task.fallible()))
+    let task = Some(task.fallible());
+    JoinHandle { task, abort }
 }

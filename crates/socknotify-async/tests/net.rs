@@ -434,7 +434,7 @@ fn a_task_whose_socket_is_always_ready_keeps_no_other_waiting() -> io::Result<()
     run_on(&runtime, async {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         // It never has to wait.
-        let busy = spawn(async move {
+        let busy: JoinHandle<io::Result<()>> = spawn(async move {
             let address = socket.get_ref().local_addr()?;
             loop {
                 socket.send_to(b"x", address).await?;
@@ -447,7 +447,6 @@ fn a_task_whose_socket_is_always_ready_keeps_no_other_waiting() -> io::Result<()
             });
             assert_eq!(task.await?, number);
         }
-        let mut busy: JoinHandle<io::Result<()>> = busy;
         busy.abort();
         assert!(busy.await.unwrap_err().is_cancelled());
         Ok(())

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify_async::{Handle, Runtime, interval, sleep, spawn, timeout, unblock};
+use socknotify_async::{Handle, JoinSet, Runtime, interval, sleep, spawn, timeout, unblock};
 
 use support::until_it_has_ended;
 
@@ -115,7 +115,7 @@ fn a_panic_while_a_cancelled_task_is_dropped_goes_no_further() -> io::Result<()>
         }
     }
     let runtime = with_places(1);
-    let mut task = runtime.spawn(async {
+    let task = runtime.spawn(async {
         let _panics = Panics;
         pending::<()>().await;
     });
@@ -222,7 +222,7 @@ fn an_aborted_task_s_poll_goes_on_and_its_result_is_dropped() -> io::Result<()> 
     let value = Counted(Arc::clone(&drops));
     let (sender, begun) = mpsc::channel();
     let (release, blocked) = mpsc::channel::<()>();
-    let mut task = runtime.spawn(async move {
+    let task = runtime.spawn(async move {
         sender.send(()).expect("it is waited for");
         let _ = blocked.recv();
         value
@@ -242,7 +242,7 @@ fn an_aborted_task_is_dropped() -> io::Result<()> {
     let drops = Arc::new(AtomicUsize::new(0));
     for waits in [false, true] {
         let value = Counted(Arc::clone(&drops));
-        let mut task = runtime.spawn(async move {
+        let task = runtime.spawn(async move {
             let _value = value;
             pending::<()>().await;
         });
@@ -263,7 +263,7 @@ fn an_aborted_task_is_dropped() -> io::Result<()> {
 #[test]
 fn aborting_what_has_ended_keeps_its_result() -> io::Result<()> {
     let runtime = Runtime::new()?;
-    let mut task = runtime.spawn(async { 7 });
+    let task = runtime.spawn(async { 7 });
     while !task.is_finished() {
         thread::yield_now();
     }
@@ -629,7 +629,7 @@ fn what_a_panic_carries_may_panic_as_it_is_dropped() -> io::Result<()> {
     // A result that nobody takes, a future that is dropped, and a waker.
     drop(runtime.spawn(async { std::panic::panic_any(Nested(2)) }));
     drop(runtime.spawn(async { PanicsLate }));
-    let mut task = runtime.spawn(async {
+    let task = runtime.spawn(async {
         let _late = PanicsLate;
         pending::<()>().await;
     });
@@ -650,6 +650,88 @@ fn what_a_panic_carries_may_panic_as_it_is_dropped() -> io::Result<()> {
     assert!(Pin::new(&mut joined).poll(&mut cx).is_ready());
     assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
     assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn an_abort_handle_aborts_its_task_and_no_other() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    for _ in 0..100 {
+        let value = Counted(Arc::clone(&drops));
+        let task = runtime.spawn(async move {
+            let _value = value;
+            pending::<()>().await;
+        });
+        let abort = task.abort_handle();
+        assert!(!abort.is_finished() && !task.is_finished());
+        let waits = runtime.spawn(task);
+        abort.abort();
+        abort.abort();
+        assert!(abort.is_finished());
+        assert!(runtime.block_on(waits)?.unwrap_err().is_cancelled());
+        // Its place in the list is another one's by now.
+        let other = runtime.spawn(sleep_in(&runtime, Duration::from_micros(100)));
+        abort.abort();
+        runtime.block_on(other)?;
+    }
+    assert_eq!(drops.load(Ordering::SeqCst), 100);
+    assert!(runtime.shutdown(PATIENCE), "no task is left");
+    Ok(())
+}
+
+#[test]
+fn results_of_a_set_are_taken_as_tasks_end() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let mut set = JoinSet::new();
+        assert!(set.join_next().await.is_none());
+        let (release, released) = mpsc::channel();
+        set.spawn(async move { released.recv().unwrap_or(0) });
+        for number in 1..=100 {
+            set.spawn(async move { number });
+        }
+        let mut sum = 0;
+        for _ in 0..100 {
+            let next = timeout(PATIENCE, set.join_next()).await?;
+            sum += next.expect("some are left")?;
+        }
+        assert_eq!((sum, set.len()), (5050, 1));
+        let early = timeout(Duration::from_millis(5), set.join_next()).await;
+        assert!(early.is_err());
+        release.send(7).expect("it waits");
+        let last = timeout(PATIENCE, set.join_next()).await?;
+        assert_eq!(last.expect("one is left")?, 7);
+        assert!(set.join_next().await.is_none() && set.is_empty());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_set_s_tasks_are_aborted_together_and_when_it_is_dropped() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let drops = Arc::new(AtomicUsize::new(0));
+    let endless = || {
+        let value = Counted(Arc::clone(&drops));
+        async move {
+            let _value = value;
+            pending::<()>().await;
+        }
+    };
+    runtime.block_on(async {
+        let mut set = JoinSet::new();
+        set.spawn(async { panic!("on purpose") });
+        let error = set.join_next().await.expect("one").unwrap_err();
+        assert!(error.is_panic());
+        (0..10).for_each(|_| drop(set.spawn(endless())));
+        set.abort_all();
+        while let Some(ended) = set.join_next().await {
+            assert!(ended.unwrap_err().is_cancelled());
+        }
+        (0..10).for_each(|_| drop(set.spawn(endless())));
+    });
+    assert!(runtime.shutdown(PATIENCE), "no task is left");
+    assert_eq!(drops.load(Ordering::SeqCst), 20);
     Ok(())
 }
 
