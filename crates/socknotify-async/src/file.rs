@@ -1,28 +1,30 @@
 //! [`File`]: operations on files, which the system performs meanwhile.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
-use std::io;
-use std::net::TcpStream;
+use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
-use std::thread;
+use std::task::{Context, Poll, Waker, ready};
 
-use socknotify::owned::{
-    Event, FileCompletion, FileOperation, OperationId, Port, PortFile, Worker,
-};
+use futures_io::{AsyncRead, AsyncSeek};
+use slab::Slab;
+use socknotify::Error;
+use socknotify::owned::{FileCompletion, FileOperation, OperationId, PortFile};
 
 use crate::context;
-use crate::shared::Shared;
+use crate::shared::{FILES, Shared};
 use crate::source::shut_down;
-use crate::sync::{lock, wake};
+use crate::sync::{Waiter, lock};
 
 /// A file, whose operations the system performs while tasks go on: with `io_uring`, overlapped operations, or helper
 /// threads.
 ///
 /// A buffer moves into an operation, and comes back with its result. An operation that is dropped is cancelled, unless the
 /// system has begun it; its buffer is dropped when the system is done with it.
+///
+/// It also reads, and seeks, by the traits of `futures-io`. They have a place of their own in the file.
 ///
 /// For a file that the system has in memory, [`std::fs`] is faster: a task may block.
 ///
@@ -43,8 +45,17 @@ use crate::sync::{lock, wake};
 #[derive(Debug)]
 pub struct File {
     file: PortFile,
-    files: Arc<Files>,
+    shared: Arc<Shared>,
+    /// Where the traits read.
+    offset: u64,
+    reads: Option<Pending>,
+    /// What they have read, and what of it was not taken.
+    bytes: Vec<u8>,
+    left: Range<usize>,
 }
+
+/// The most that one read by the traits takes.
+const MOST: usize = 256 * 1024;
 
 impl File {
     /// Opens a file to read it. The thread may block for that.
@@ -60,13 +71,22 @@ impl File {
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let shared = context::expect();
         let file = shared.block(|| std::fs::File::open(path))?;
-        Self::new(file, &shared)
+        Self::new(file, shared)
     }
 
-    fn new(file: std::fs::File, shared: &Shared) -> io::Result<Self> {
-        let files = shared.files()?;
-        let file = files.port.adopt_file(file)?;
-        Ok(File { file, files })
+    fn new(file: std::fs::File, shared: Arc<Shared>) -> io::Result<Self> {
+        if shared.is_closed() {
+            return Err(shut_down());
+        }
+        let adopted = shared.with_port(|port| port.adopt_file(file, FILES));
+        Ok(File {
+            file: adopted?.map_err(|(_, error)| error)?,
+            shared,
+            offset: 0,
+            reads: None,
+            bytes: Vec::new(),
+            left: 0..0,
+        })
     }
 
     /// Reads into a buffer, from this offset. Returns the number of bytes, 0 at the end of the file, and the buffer.
@@ -110,25 +130,13 @@ impl File {
     }
 
     async fn perform(&self, operation: FileOperation) -> (io::Result<usize>, Vec<u8>) {
-        /// Dropped, it cancels the operation.
-        struct Pending<'a>(&'a Files, OperationId);
-        impl Drop for Pending<'_> {
-            fn drop(&mut self) {
-                self.0.forget(self.1);
-            }
-        }
         // One that fails at once is tried again, maybe for ever.
         poll_fn(|cx| context::spend(cx)).await;
-        let files = &*self.files;
-        let id = match files.begin(operation) {
-            Ok(id) => id,
+        let mut pending = match Pending::begin(&self.shared, operation) {
+            Ok(pending) => pending,
             Err((error, buffer)) => return (Err(error), buffer),
         };
-        let pending = Pending(files, id);
-        match poll_fn(|cx| files.poll(pending.1, cx)).await {
-            Some(completion) => (completion.result, completion.buffer.into_vec()),
-            None => (Err(shut_down()), Vec::new()),
-        }
+        poll_fn(|cx| pending.poll(cx)).await
     }
 }
 
@@ -141,113 +149,209 @@ impl TryFrom<std::fs::File> for File {
     type Error = io::Error;
 
     fn try_from(file: std::fs::File) -> io::Result<Self> {
-        Self::new(file, &context::expect())
+        Self::new(file, context::expect())
     }
 }
 
-/// The operations of a runtime. They complete on a port of their own, with a thread that waits in it: one that dequeues
-/// from two ports has a place in one of them only.
-#[derive(Debug)]
-pub(crate) struct Files {
-    port: Port<TcpStream>,
-    /// `None` when the runtime has shut down.
-    pending: Mutex<Option<HashMap<OperationId, State>>>,
+impl AsyncRead for File {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(context::spend(cx));
+        let this = self.get_mut();
+        while this.left.is_empty() && !buffer.is_empty() {
+            if this.reads.is_none() {
+                let mut bytes = std::mem::take(&mut this.bytes);
+                bytes.resize(buffer.len().min(MOST), 0);
+                let read = FileOperation::read_at(&this.file, bytes, this.offset);
+                let begun = Pending::begin(&this.shared, read);
+                this.reads = Some(begun.map_err(|(error, _)| error)?);
+            }
+            let Some(reads) = &mut this.reads else {
+                continue;
+            };
+            let (count, bytes) = ready!(reads.poll(cx));
+            (this.reads, this.bytes) = (None, bytes);
+            match count? {
+                0 => return Poll::Ready(Ok(0)),
+                count => this.left = 0..count,
+            }
+        }
+        let count = buffer.len().min(this.left.len());
+        let taken = this.left.start..this.left.start + count;
+        this.left.start = taken.end;
+        this.offset += count as u64;
+        buffer[..count].copy_from_slice(&this.bytes[taken]);
+        Poll::Ready(Ok(count))
+    }
 }
+
+impl AsyncSeek for File {
+    fn poll_seek(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: SeekFrom,
+    ) -> Poll<io::Result<u64>> {
+        ready!(context::spend(cx));
+        let this = self.get_mut();
+        let offset = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(more) => this.offset.checked_add_signed(more),
+            // The system may have to ask a server for it.
+            end => Some(this.shared.block(|| (&*this.file).seek(end))?),
+        };
+        this.offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
+        (this.reads, this.left) = (None, 0..0);
+        Poll::Ready(Ok(this.offset))
+    }
+}
+
+/// An operation that was begun. Dropped, it is cancelled.
+#[derive(Debug)]
+struct Pending {
+    shared: Arc<Shared>,
+    /// `None` when it is over.
+    key: Option<usize>,
+    id: OperationId,
+}
+
+impl Pending {
+    fn begin(shared: &Arc<Shared>, operation: FileOperation) -> Result<Self, (io::Error, Vec<u8>)> {
+        let Some(key) = shared.files.add() else {
+            return Err((shut_down(), operation.into_buffer().into_vec()));
+        };
+        let operation = operation.tag(key as u64);
+        let begun = match shared.with_port(|port| port.begin_operation(operation, FILES)) {
+            Ok(Ok(id)) => Ok(id),
+            Ok(Err((operation, error))) => Err((error, operation.into_buffer().into_vec())),
+            Err(error) => Err((error, Vec::new())),
+        };
+        match begun {
+            Ok(id) => Ok(Pending {
+                shared: Arc::clone(shared),
+                key: Some(key),
+                id,
+            }),
+            Err((error, buffer)) => {
+                shared.files.remove(key);
+                let error = match error {
+                    Error::Closed => shut_down(),
+                    error => error.into(),
+                };
+                Err((error, buffer))
+            }
+        }
+    }
+
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<(io::Result<usize>, Vec<u8>)> {
+        let key = self.key.expect("it is not over");
+        let completion = ready!(self.shared.files.poll(key, cx));
+        self.key = None;
+        Poll::Ready(match completion {
+            Some(completion) => (completion.result, completion.buffer.into_vec()),
+            None => (Err(shut_down()), Vec::new()),
+        })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            if self.shared.files.forget(key) {
+                let _ = self.shared.with_port(|port| port.cancel_begun(self.id));
+            }
+        }
+    }
+}
+
+/// The operations of a runtime, by their tags. `None` when it has shut down.
+#[derive(Debug)]
+pub(crate) struct Files(Mutex<Option<Slab<State>>>);
 
 #[derive(Debug)]
 enum State {
-    Begun(Option<Waker>),
+    Begun(Option<Waiter>),
+    /// Its tag is not another one's until it has completed.
+    Forgotten,
     Done(FileCompletion),
 }
 
 impl Files {
-    pub(crate) fn start() -> io::Result<Arc<Self>> {
-        let files = Arc::new(Files {
-            port: Port::builder().unlimited().build()?,
-            pending: Mutex::new(Some(HashMap::new())),
-        });
-        let worker = files.port.worker(64);
-        let of = Arc::clone(&files);
-        let thread = thread::Builder::new().name("socknotify-files".into());
-        thread.spawn(move || of.serve(worker))?;
-        Ok(files)
+    pub(crate) fn new() -> Self {
+        Files(Mutex::new(Some(Slab::new())))
     }
 
-    /// The thread.
-    fn serve(&self, mut worker: Worker<TcpStream>) {
-        while worker.process(None).is_ok() {
-            while let Some(event) = worker.take() {
-                if let Event::Completed(completion) = event {
-                    self.complete(completion);
-                }
-            }
-        }
+    fn add(&self) -> Option<usize> {
+        let mut all = lock(&self.0);
+        all.as_mut().map(|all| all.insert(State::Begun(None)))
     }
 
-    fn complete(&self, completion: FileCompletion) {
-        let mut pending = lock(&self.pending);
-        let state = pending.as_mut().and_then(|it| it.get_mut(&completion.id));
-        // Without one, nobody waits for it any more.
-        let before = state.map(|state| std::mem::replace(state, State::Done(completion)));
-        drop(pending);
-        if let Some(State::Begun(Some(waker))) = before {
-            wake(waker);
-        }
+    fn remove(&self, key: usize) -> Option<State> {
+        lock(&self.0).as_mut().and_then(|all| all.try_remove(key))
     }
 
-    fn begin(&self, operation: FileOperation) -> Result<OperationId, (io::Error, Vec<u8>)> {
-        // It may complete at once.
-        let mut pending = lock(&self.pending);
-        let Some(pending) = pending.as_mut() else {
-            return Err((shut_down(), operation.into_buffer().into_vec()));
+    /// An operation has completed. A task of anyone else's comes to `foreign`.
+    pub(crate) fn complete(&self, completion: FileCompletion, foreign: &mut Vec<Waker>) {
+        let key = completion.tag as usize;
+        let mut all = lock(&self.0);
+        let Some(state) = all.as_mut().and_then(|all| all.get_mut(key)) else {
+            return;
         };
-        match self.port.begin(operation) {
-            Ok(id) => {
-                pending.insert(id, State::Begun(None));
-                Ok(id)
-            }
-            Err(error) => {
-                let reason = error.reason().into();
-                Err((reason, error.into_inner().into_buffer().into_vec()))
-            }
+        if let State::Begun(waiter) = state {
+            let waiter = waiter.take();
+            *state = State::Done(completion);
+            drop(all);
+            waiter.into_iter().for_each(|it| it.wake_own(foreign));
+        } else {
+            drop(all);
+            self.remove(key);
         }
     }
 
     /// `None` if the runtime has shut down.
-    fn poll(&self, id: OperationId, cx: &Context<'_>) -> Poll<Option<FileCompletion>> {
-        let begun = State::Begun(Some(cx.waker().clone()));
-        let mut pending = lock(&self.pending);
-        let Some(operations) = pending.as_mut() else {
-            return Poll::Ready(None);
+    fn poll(&self, key: usize, cx: &Context<'_>) -> Poll<Option<FileCompletion>> {
+        let mut all = lock(&self.0);
+        match all.as_mut().map(|all| &mut all[key]) {
+            Some(State::Begun(waiter)) => {
+                let before = waiter.replace(Waiter::new(cx.waker()));
+                drop(all);
+                // It may run any code.
+                drop(before);
+                return Poll::Pending;
+            }
+            None => return Poll::Ready(None),
+            Some(_) => drop(all),
+        }
+        Poll::Ready(match self.remove(key) {
+            Some(State::Done(completion)) => Some(completion),
+            _ => None,
+        })
+    }
+
+    /// True if it is to be cancelled.
+    fn forget(&self, key: usize) -> bool {
+        let mut all = lock(&self.0);
+        let Some(state) = all.as_mut().map(|all| &mut all[key]) else {
+            return false;
         };
-        let before = operations.insert(id, begun);
-        if let Some(State::Done(completion)) = before {
-            let begun = operations.remove(&id);
-            drop(pending);
-            drop(begun);
-            return Poll::Ready(Some(completion));
+        let before = std::mem::replace(state, State::Forgotten);
+        drop(all);
+        if let State::Done(_) = before {
+            self.remove(key);
+            return false;
         }
-        // Dropping a waker may run any code.
-        drop(pending);
-        drop(before);
-        Poll::Pending
+        true
     }
 
-    fn forget(&self, id: OperationId) {
-        let state = lock(&self.pending).as_mut().and_then(|it| it.remove(&id));
-        if let Some(State::Begun(_)) = &state {
-            self.port.cancel_operation(id);
-        }
-    }
-
-    /// Operations that the system has begun end first.
+    /// Every operation that waits fails.
     pub(crate) fn close(&self) {
-        let pending = lock(&self.pending).take();
-        for state in pending.into_iter().flat_map(HashMap::into_values) {
-            if let State::Begun(Some(waker)) = state {
-                wake(waker);
+        let all = lock(&self.0).take();
+        for (_, state) in all.into_iter().flatten() {
+            if let State::Begun(Some(waiter)) = state {
+                waiter.wake();
             }
         }
-        self.port.close();
     }
 }

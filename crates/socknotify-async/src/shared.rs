@@ -15,14 +15,15 @@ use socknotify::{CompletionPort, Entry, Error, RegisterError, default_concurrenc
 use crate::context::{self, Doing, Role};
 use crate::file::Files;
 use crate::queue::{Call, Queue};
-use crate::source::{Sources, shut_down};
+use crate::source::Sources;
 use crate::sync::{Waiter, contain, lock, wake};
 use crate::task::Tasks;
 use crate::timers::Timers;
 
-/// The keys of packets that are not of a socket: runnable tasks wait; and the port's alarm.
+/// The keys of packets that are not of a socket: runnable tasks wait; the port's alarm; and operations on files.
 const RUN: usize = usize::MAX;
 pub(crate) const ALARM: usize = usize::MAX - 1;
+pub(crate) const FILES: usize = usize::MAX - 2;
 
 /// How many packets a thread dequeues at once.
 const ROOM: usize = 64;
@@ -67,8 +68,7 @@ pub(crate) struct Shared {
     pub(crate) sources: Sources,
     pub(crate) timers: Timers,
     pub(crate) tasks: Tasks,
-    /// Made with the first file.
-    files: Mutex<Option<Arc<Files>>>,
+    pub(crate) files: Files,
     queue: Queue<Runnable>,
     /// In how many milliseconds the next call comes that comes soon.
     soon: AtomicU64,
@@ -101,7 +101,7 @@ impl Shared {
             sources: Sources::default(),
             timers: Timers::new(places),
             tasks: Tasks::new(places),
-            files: Mutex::default(),
+            files: Files::new(),
             queue: Queue::new(places),
             soon: AtomicU64::new(SOON),
             next: AtomicUsize::new(0),
@@ -206,20 +206,6 @@ impl Shared {
             Some(Doing::Polling) if has_run => {}
             Some(Doing::Polling) => self.call(Call::Soon),
             Some(Doing::Blocking) | None => self.call(Call::Now),
-        }
-    }
-
-    pub(crate) fn files(&self) -> io::Result<Arc<Files>> {
-        if !self.is_here() {
-            return Err(Error::OtherProcess.into());
-        }
-        let mut files = lock(&self.files);
-        if self.is_closed() {
-            return Err(shut_down());
-        }
-        match &*files {
-            Some(files) => Ok(Arc::clone(files)),
-            None => Ok(Arc::clone(files.insert(Files::start()?))),
         }
     }
 
@@ -341,7 +327,7 @@ impl Shared {
                 Ok(entries) => {
                     timeout = idle;
                     let needs_another = shared.count.begin_work();
-                    shared.dispatch(entries, looking);
+                    shared.dispatch(&port, entries, looking);
                     if needs_another {
                         shared.start_another(&port);
                     }
@@ -365,7 +351,7 @@ impl Shared {
     }
 
     /// Wake the tasks that wait for what has come: those of this runtime first.
-    fn dispatch(&self, entries: &[Entry], looking: Role) {
+    fn dispatch(&self, port: &CompletionPort, entries: &[Entry], looking: Role) {
         let mut sockets = 0;
         let mut foreign = Vec::new();
         for entry in entries {
@@ -381,6 +367,12 @@ impl Shared {
                     };
                     self.soon.store(soon, Ordering::Relaxed);
                     due.for_each(|waiter| waiter.wake_own(&mut foreign));
+                }
+                FILES => {
+                    let completion = port.take_completion(entry);
+                    completion
+                        .into_iter()
+                        .for_each(|it| self.files.complete(it, &mut foreign));
                 }
                 _ => sockets += 1,
             }
@@ -486,8 +478,6 @@ impl Shared {
     /// What closes it goes on here.
     fn end(self: &Arc<Self>) {
         self.cancel();
-        let files = lock(&self.files).take();
-        files.into_iter().for_each(|files| files.close());
         loop {
             let started = std::mem::take(&mut *lock(&self.started));
             if started.is_empty() {
@@ -496,12 +486,11 @@ impl Shared {
             // None panics.
             started.into_iter().for_each(|it| drop(it.join()));
         }
-        let port = self
-            .port
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let mut port = self.port.write().unwrap_or_else(PoisonError::into_inner);
+        let last = port.take();
         drop(port);
+        // What the system has begun ends first.
+        last.into_iter().for_each(|it| drop(it.end_operations()));
         self.has_ended.store(true, Ordering::SeqCst);
         self.on_ended();
     }
@@ -520,6 +509,7 @@ impl Shared {
         self.call(Call::Now);
         self.as_polling(looking, || {
             self.sources.close();
+            self.files.close();
             self.timers.take_all().into_iter().for_each(Waiter::wake);
         });
         self.drop_tasks(looking);

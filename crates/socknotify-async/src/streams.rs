@@ -20,7 +20,7 @@ macro_rules! impl_streams {
             use $crate::streams::{LARGE, SMALL, impl_read, impl_write};
             use $crate::{Async, ReadHalf, TcpStream, WriteHalf};
 
-            impl_read! { $read, $buffer, $advance, (TcpStream, ) (&'a TcpStream, 'a) (Async<T>, T: AsSource) (ReadHalf<S>, S) }
+            impl_read! { $read, $buffer, $advance, (TcpStream, ) (&'a TcpStream, 'a) (Async<T>, T: AsSource) (ReadHalf<S>, S) ($crate::File, ) }
             impl_write! { $write, (TcpStream, ) (&'a TcpStream, 'a) (Async<T>, T: AsSource) (WriteHalf<S>, S) }
             #[cfg(unix)]
             impl_read! { $read, $buffer, $advance, ($crate::UnixStream, ) (&'a $crate::UnixStream, 'a) }

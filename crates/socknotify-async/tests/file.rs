@@ -3,16 +3,26 @@
 mod support;
 
 use std::future::Future;
-use std::io;
+use std::io::{self, SeekFrom};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use futures_lite::{AsyncReadExt, AsyncSeekExt};
 use socknotify_async::{File, Runtime, spawn, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+
+fn run<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    Runtime::new()?.block_on(async { timeout(PATIENCE, future).await? })
+}
+
+fn is_pending<F: Future>(future: Pin<&mut F>) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    future.poll(&mut cx).is_pending()
+}
 
 #[test]
 fn files_are_written_and_read() -> io::Result<()> {
@@ -150,4 +160,51 @@ fn a_task_that_tries_what_fails_again_and_again_ends_with_its_runtime() -> io::R
     release.send(()).expect("it waits");
     support::until_it_has_ended(&handle);
     Ok(())
+}
+
+#[test]
+fn a_file_is_read_by_the_traits_from_wherever_it_is_told_to() -> io::Result<()> {
+    run(async {
+        let content: Vec<u8> = (0..300_000).map(|index| (index % 251) as u8).collect();
+        let mut file = tempfile::tempfile()?;
+        io::Write::write_all(&mut file, &content)?;
+        let mut file = File::try_from(file)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).await?;
+        assert_eq!(bytes, content);
+        let mut part = [0; 10];
+        assert_eq!(file.seek(SeekFrom::End(-5)).await?, 299_995);
+        assert_eq!(file.read(&mut part).await?, 5);
+        assert_eq!(part[..5], content[299_995..]);
+        assert_eq!(file.seek(SeekFrom::Start(20)).await?, 20);
+        file.read_exact(&mut part).await?;
+        assert_eq!(file.seek(SeekFrom::Current(-10)).await?, 20);
+        // What is dropped has taken nothing, also if another buffer has less room.
+        let _ = is_pending(pin!(file.read(&mut part)));
+        file.read_exact(&mut part[..3]).await?;
+        file.read_exact(&mut part[3..]).await?;
+        assert_eq!(part[..], content[20..30]);
+        let error = file.seek(SeekFrom::Current(-31)).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(file.read(&mut []).await?, 0);
+        Ok(())
+    })
+}
+
+/// The tag of one that is dropped, and that the system has begun, goes to no other one before it is over.
+#[test]
+fn results_go_to_who_has_begun_them() -> io::Result<()> {
+    run(async {
+        let content: Vec<u8> = (0..=255).collect();
+        let mut file = tempfile::tempfile()?;
+        io::Write::write_all(&mut file, &content)?;
+        let file = File::try_from(file)?;
+        for round in 0..2000 {
+            let (dropped, kept) = (round % 256, round * 7 % 256);
+            let _ = is_pending(pin!(file.read_at(vec![0], dropped)));
+            let (count, bytes) = timeout(PATIENCE, file.read_at(vec![0], kept)).await?;
+            assert_eq!((count?, bytes), (1, vec![kept as u8]));
+        }
+        Ok(())
+    })
 }

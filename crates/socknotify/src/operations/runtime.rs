@@ -46,4 +46,9 @@ impl CompletionPort {
     pub fn cancel_begun(&self, id: OperationId) -> bool {
         self.operations().cancel(id, Reason::Asked)
     }
+    /// Begins no more operations, and waits for those that the system or a thread performs. Returns the completions of all
+    /// whose packets nobody has dequeued.
+    pub fn end_operations(&self) -> Vec<FileCompletion> {
+        self.operations().close_owned().0
+    }
 }
