@@ -5,7 +5,8 @@
 //! - Each of a session's two connections is in the port by itself. What one side has received for the other is in the other's
 //!   outbox, and `Port::cancel` wakes the side that has something to send, or room again.
 //! - An outbox has a limit: a side that is faster than the other is not read from.
-//! - The end of a stream is passed on as such (half-close), and an error ends both sides.
+//! - The end of a stream is passed on as such (half-close), and an error ends both sides; but what one has sent to its end
+//!   reaches the other all the same, which lingers then.
 //! - A session without traffic is closed after five minutes, and at SIGTERM and Ctrl-C after half a second; all others then
 //!   have ten seconds to finish.
 //!
@@ -35,6 +36,7 @@ const SESSIONS: usize = 10_000;
 const OUTBOX: usize = 256 * 1024;
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(300);
+const LINGER: Duration = Duration::from_secs(2);
 const IDLE_AT_THE_END: Duration = Duration::from_millis(500);
 
 /// One of a session's two connections.
@@ -108,6 +110,11 @@ impl Proxy {
         };
         match next {
             Ok(Some(interest)) => worker.arm(side, interest.within(self.idle_time())),
+            Err(_) if side.has_sent_all => {
+                self.end(&mut side);
+                // What it sends yet must not destroy what it was sent.
+                worker.linger(side, LINGER);
+            }
             _ => self.end(&mut side),
         }
     }
@@ -208,7 +215,7 @@ impl Side {
     /// Send what the socket takes.
     fn send(&mut self, port: &Port<Side>) -> io::Result<Interest> {
         let mut outbox = lock(&self.outbox);
-        if outbox.is_broken {
+        if outbox.is_broken && (!outbox.is_last || self.has_sent_all) {
             return Err(ErrorKind::ConnectionAborted.into());
         }
         let was_full = outbox.bytes.len() > OUTBOX / 2;
@@ -234,6 +241,9 @@ impl Side {
         if is_empty && outbox.is_last && !self.has_sent_all {
             self.has_sent_all = true;
             self.stream.shutdown(Shutdown::Write)?;
+            if outbox.is_broken {
+                return Err(ErrorKind::ConnectionAborted.into());
+            }
         }
         let has_room = was_full && outbox.bytes.len() <= OUTBOX / 2;
         drop(outbox);

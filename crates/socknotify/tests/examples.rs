@@ -339,6 +339,41 @@ fn proxy_closes_the_client_of_a_target_that_breaks_off() -> io::Result<()> {
     interrupt(server)
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn proxy_passes_on_an_answer_though_the_target_has_gone() -> io::Result<()> {
+    const LENGTH: usize = 500_000;
+    let (listener, target) = listen()?;
+    let server = started("proxy", &[target])?;
+    let client = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // Most of the answer waits in the proxy's socket.
+    client.set_recv_buffer_size(4096)?;
+    client.connect(&server.address.into())?;
+    let mut client = be_patient(client.into())?;
+    client.write_all(b"ping")?;
+    let mut target = be_patient(listener.accept()?.0)?;
+    expect(&target, b"ping");
+    target.write_all(&vec![b'x'; LENGTH])?;
+    target.shutdown(Shutdown::Write)?;
+    // The turn that passes on each of these receives a part of the answer before.
+    for _ in 0..20 {
+        client.write_all(b"more")?;
+        expect(&target, b"more");
+    }
+    drop(target);
+    // Nobody receives it any more, and the proxy finds out.
+    for _ in 0..100 {
+        if client.write_all(b"more").is_err() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer)?;
+    assert_eq!(answer.len(), LENGTH);
+    interrupt(server)
+}
+
 fn is_reset(end: &io::Result<usize>) -> bool {
     matches!(end, Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
 }
