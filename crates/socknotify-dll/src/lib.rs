@@ -11,6 +11,27 @@
 //! | [`ports`] | which handles are ports that have sockets | its table's, for nothing but the table |
 //! | [`port`](self::port) | one port: arguments and packets, to and from the engine | none; the engine has its own, for each port |
 //! | [`kernel`] | calls of the system | none |
+//!
+//! # Delivery
+//!
+//! The driver's polls complete on the caller's port, beside the packets of the program. Such a packet has a key that
+//! nobody else has, and the address of a poll. It is translated when it is dequeued, so each registration has at most one
+//! packet in the queue.
+//!
+//! - Threads that wait in a port before sockets are registered with it are counted. When the engine takes the port over, a
+//!   packet for each sends it into the engine, and one more follows each call until all are there. If the program has
+//!   several handles of the port, those who wait in any port are counted; while somebody does in another one, each call
+//!   asks the system whether it has.
+//! - Levels are armed again by the thread that got them, when it dequeues again, in whichever call (C4), or when it is seen
+//!   to block or ends.
+//! - Packets of others pass unchanged. What a call finds ready when it arms is posted behind them, and each call asks for
+//!   them: so none waits for ever behind busy sockets.
+//!
+//! # Cost
+//!
+//! No more thread switches than a poll of the driver that completes on a port. An edge takes one more request between the
+//! wake-up and the report, and two when the socket is polled again; the first of a socket creates an event object. Under
+//! Wine each call is one or several requests to its server, and those decide.
 #![cfg(windows)]
 
 mod hooks;

@@ -3,6 +3,14 @@
 //! The kernel has the queue, the places, the order of threads and the registrations. This module adds closing while
 //! threads use the port, waits that end within a millisecond and never early, named errors, what flows on from
 //! threads that block ([`keepers`]), and waiting for the last notification of what leaves the port ([`leaving`]).
+//!
+//! *Closing.* As soon as a handle is closed, its value can be reused, and a thread that is about to wait would wait in
+//! another port. So a thread that uses the port holds a lock for reading, also while it waits, and the handle is closed
+//! under the lock for writing. A packet releases the first waiting thread, and each thread that finds the port closed posts
+//! one for the next.
+//!
+//! *Owned connections.* `Held::into_inner`, which takes the socket back open, waits for the REMOVE notification, and posts
+//! again what it dequeued before that.
 
 #![allow(unsafe_code, reason = "the system's function, and handles")]
 

@@ -1,4 +1,9 @@
 //! Connections that the kernel accepts in advance.
+//!
+//! A listener has up to 16 accepts posted, under its own key; the listener itself stays armed for its deadline and for
+//! cancellation. At the limit up to 16 connections wait with the listener rather than in its backlog. When it is closed,
+//! it waits until the kernel has ended its accepts. Types without `Listen::ACCEPTED`, and sockets that are associated with
+//! another port already, are watched instead.
 
 use std::collections::VecDeque;
 use std::io;

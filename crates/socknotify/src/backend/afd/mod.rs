@@ -10,6 +10,27 @@
 //! waits next, and has room for it. If not, it posts the packet itself.
 //!
 //! Polls refer to sockets, not to handles. [`closes`] knows which socket a handle's value refers to.
+//!
+//! The engine has its own places, and does not use the kernel's. To close, each woken thread posts again the packet that
+//! wakes the next.
+//!
+//! # Arming again
+//!
+//! A socket has one poll that counts. If the socket is armed again for the same conditions, a poll that is pending stays.
+//! Its result may be older than that, so what holds is then polled once more. A report is made for what is wanted when it
+//! is dequeued: a thread that arms a socket all the time would otherwise make every report stale.
+//!
+//! Whoever arms a known registration begins the poll first, and then finds out, once for a batch, which sockets were
+//! closed: one that is open after it was polled is the one that was polled.
+//!
+//! # Edges
+//!
+//! If a condition that was reported holds at the next poll too, it may have fallen in between, or not: to report it makes
+//! every edge a level, and not to report it loses edges. The driver's record tells. If it did not fall, or if another
+//! thread waits already, so that nobody would poll, the record is watched, by a packet for each edge, and the condition is
+//! not polled until it was reported again. While a poll for it is pending, its record counts for nothing: the poll ends
+//! with the next edge, which the record would report again. The record is read with each report, since otherwise it would
+//! hold the edge that is reported.
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 

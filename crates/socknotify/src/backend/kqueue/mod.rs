@@ -13,6 +13,28 @@
 //! Closing a number ends its filters, even if a duplicate of the socket is open. So reports are always of the
 //! registered socket, and [`identity`] takes a call only for the first registration.
 //! [`systems`] says where the systems differ.
+//!
+//! # One call, and what may be late in it
+//!
+//! `kevent` applies changes and waits, possibly for long, and the thread reads the registration's word again only after
+//! that (`Table::arm_latest`). So only changes that *enable* a filter for all it can report go that way, and no more of
+//! them than the call has room, because each that fails takes room. All others are one call before the wait. If another
+//! thread has armed the socket differently meanwhile, a late change may enable a filter that is not wanted, or bring back
+//! an older generation: its one report is dropped, and the engine arms what is wanted now.
+//!
+//! If changes fail, the kernel applies the others, and returns only the failures, without waiting. Each socket that failed
+//! is armed again by itself, to find out why.
+//!
+//! On OpenBSD each arming deletes and adds (`systems::changes_need_add`), before the wait: a change under `EV_ADD` would not
+//! prove the identity.
+//!
+//! # Further
+//!
+//! - A low-water mark that no socket reaches (`NOTE_LOWAT`) turns a filter for data into one for ends and errors. A stream
+//!   of which only OUT is wanted needs none: its filter for room shows errors too.
+//! - Connections that the port owns are armed each time (`KEEPS` is false): enabling is free as part of the wait.
+//! - Closing a port makes its wake-up permanent, so that every wait ends at once. The descriptor stays open until no thread
+//!   can use it.
 
 #![allow(unsafe_code, reason = "descriptors are known here by number only")]
 
