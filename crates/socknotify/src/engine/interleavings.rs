@@ -1035,8 +1035,8 @@ impl Handover for Hand {
         let _ = self.port.requeue(&events);
     }
 
-    fn progress(&self) -> usize {
-        self.events.lock().unwrap().len()
+    fn taken(&self) -> (usize, Option<usize>) {
+        (self.events.lock().unwrap().len(), None)
     }
 }
 
