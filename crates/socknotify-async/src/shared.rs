@@ -105,7 +105,7 @@ impl Shared {
             queue: Queue::new(places),
             soon: AtomicU64::new(SOON),
             next: AtomicUsize::new(0),
-            count: interface::Crew::new(crew.threads, None),
+            count: interface::Crew::new(crew.threads, places, None),
             started: Mutex::default(),
             is_closed: AtomicBool::new(false),
             remain: AtomicUsize::new(0),
@@ -286,6 +286,9 @@ impl Shared {
             let _ = self.start_thread();
         };
         start();
+        if self.count.needs_another() {
+            start();
+        }
         self.count.hold_back(
             || port.snapshot().running.is_some_and(|running| running <= 1),
             |time| port.blocking(|| thread::sleep(time)),

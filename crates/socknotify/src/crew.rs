@@ -12,10 +12,14 @@ use crate::drops::drop_all;
 pub type OnLimit = dyn Fn(bool) + Send + Sync;
 
 /// The threads of a server, which are started as they are needed: when the last one that waits gets work, another one starts.
+/// The more block, the more are to wait, up to one for each place and one that watches: if there was only one, each place that
+/// is left would have to wait until that one has work, and the next one is started and waits.
 ///
 /// If the system refuses to start one, each thread that begins to work tries again, and so does one that waits.
 pub struct Crew {
     most: usize,
+    /// How many can run at once.
+    places: usize,
     threads: AtomicUsize,
     /// Those that wait for work, or have been started and will.
     waiting: AtomicUsize,
@@ -34,10 +38,11 @@ impl Crew {
     /// For so long the last thread is held back in all.
     const HOLD: Duration = Duration::from_secs(1);
 
-    /// A crew without threads, of which there may be this many.
-    pub fn new(most: usize, on_limit: Option<Arc<OnLimit>>) -> Self {
+    /// A crew without threads, of which there may be this many, for a port with so many places.
+    pub fn new(most: usize, places: usize, on_limit: Option<Arc<OnLimit>>) -> Self {
         Crew {
             most,
+            places,
             threads: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             is_short: AtomicBool::new(false),
@@ -70,7 +75,9 @@ impl Crew {
         let Some(number) = change(&self.threads, more) else {
             // Those that refuse are no fewer than there may be.
             self.is_short.store(false, Ordering::SeqCst);
-            self.set_at_limit(true);
+            if self.waiting() == 0 {
+                self.set_at_limit(true);
+            }
             return None;
         };
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -91,8 +98,18 @@ impl Crew {
     }
 
     /// A thread that waited gets work. True if another one is to be started.
+    #[inline]
     pub fn begin_work(&self) -> bool {
-        self.waiting.fetch_sub(1, Ordering::SeqCst) == 1 || self.is_short()
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.needs_another() || self.is_short()
+    }
+
+    /// Whether too few threads wait: ask again once one was started, since two at a time catch up.
+    #[inline]
+    pub fn needs_another(&self) -> bool {
+        let waiting = self.waiting();
+        let blocked = self.threads().saturating_sub(waiting + self.places);
+        waiting <= blocked.min(self.places)
     }
 
     /// A thread waits again.
@@ -192,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_needed_when_the_last_one_gets_work() {
-        let crew = Crew::new(3, None);
+        let crew = Crew::new(3, 8, None);
         assert_eq!((crew.start(), crew.start()), (Some(0), Some(1)));
         assert_eq!([crew.begin_work(), crew.begin_work()], [false, true]);
         crew.end_work();
@@ -204,8 +221,26 @@ mod tests {
     }
 
     #[test]
+    fn more_wait_the_more_are_blocked() {
+        let crew = Crew::new(100, 2, None);
+        let mut waiting = Vec::new();
+        crew.start();
+        crew.start();
+        for _ in 0..6 {
+            if crew.begin_work() {
+                crew.start();
+                if crew.needs_another() {
+                    crew.start();
+                }
+            }
+            waiting.push(crew.waiting());
+        }
+        assert_eq!(waiting, [1, 1, 2, 3, 3, 3]);
+    }
+
+    #[test]
     fn who_begins_to_work_tries_again_what_was_refused() {
-        let crew = Crew::new(3, None);
+        let crew = Crew::new(3, 8, None);
         crew.start();
         crew.start();
         crew.begin_work();
@@ -225,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_last_thread_is_held_back_while_all_others_block() {
-        let crew = Crew::new(3, None);
+        let crew = Crew::new(3, 8, None);
         crew.start();
         crew.start();
         crew.begin_work();
@@ -254,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_last_thread_is_not_held_back_for_ever() {
-        let crew = Crew::new(4, None);
+        let crew = Crew::new(4, 8, None);
         crew.start();
         crew.start();
         crew.begin_work();
@@ -291,7 +326,7 @@ mod tests {
         let told = Arc::new(std::sync::Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
         let on_limit = move |is_at_limit| tell.lock().expect("no panic").push(is_at_limit);
-        let crew = Crew::new(1, Some(Arc::new(on_limit)));
+        let crew = Crew::new(1, 8, Some(Arc::new(on_limit)));
         crew.start();
         for _ in 0..2 {
             assert!(crew.begin_work());

@@ -271,7 +271,7 @@ impl<B: Backend> Engine<B> {
     ) -> Guard<'a> {
         let is_free = |load: Load| load.holders() < self.limit();
         let nap = match self.wake_policy {
-            WakePolicy::Bounded(time) if is_free(self.gate.load()) => time,
+            WakePolicy::Bounded(time) if is_free(self.gate.load()) => time.min(call.tick),
             _ => call.tick,
         };
         let nap = left.map_or(nap, |left| left.min(nap));

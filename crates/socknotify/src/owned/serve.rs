@@ -238,7 +238,7 @@ impl<T: Source + Send, M: Send> Port<T, M> {
 
 impl<T, M> Port<T, M> {
     fn crew(&self, most: usize, on_limit: Option<Arc<OnLimit>>) -> Arc<Crew> {
-        let crew = Arc::new(Crew::new(most, on_limit));
+        let crew = Arc::new(Crew::new(most, self.concurrency(), on_limit));
         let mut crews = lock(&self.shared.crews);
         crews.retain(|crew| crew.strong_count() > 0);
         crews.push(Arc::downgrade(&crew));
@@ -390,6 +390,9 @@ where
             let mut begin = || {
                 if !std::mem::replace(&mut is_busy, true) && self.crew.begin_work() {
                     self.start_thread(scope);
+                    if self.crew.needs_another() {
+                        self.start_thread(scope);
+                    }
                 }
             };
             let timeout_now = self.crew.timeout(timeout);
