@@ -1,5 +1,6 @@
 //! Blocks of a document: each stands between two comments, `<!-- NAME: … -->` and `<!-- end of NAME -->`.
 
+use super::goals::MET;
 use super::tables::LEFT_OUT;
 
 /// Where the contents of a block are.
@@ -39,10 +40,12 @@ pub(super) fn shape<'a>(document: &str, blocks: impl Iterator<Item = &'a str>) -
     let mut shape = String::new();
     for name in blocks {
         let block = block_in(document, name).map_or("", |place| &document[place]);
-        for line in block.lines() {
+        // Which goals are missed is a figure.
+        for line in block.lines().filter(|line| !is_goal(line)) {
             shape += &match line.strip_prefix('|') {
                 Some(cells) => line_shape(cells),
                 None if line.starts_with("Measured ") => "Measured".to_owned(),
+                None if line.starts_with(MET) => MET.to_owned(),
                 None => line.to_owned(),
             };
             shape.push('\n');
@@ -51,14 +54,12 @@ pub(super) fn shape<'a>(document: &str, blocks: impl Iterator<Item = &'a str>) -
     shape
 }
 
+fn is_goal(line: &str) -> bool {
+    line.starts_with('|') && (line.contains("| ≥ ") || line.contains("| ≤ "))
+}
+
 fn line_shape(cells: &str) -> String {
-    let cells: Vec<_> = cells.split('|').map(str::trim).collect();
-    if let [case, goal, _, "met" | "missed" | LEFT_OUT, ""] = &*cells {
-        if goal.starts_with(['≥', '≤']) {
-            return [case, goal, "#"].join("|");
-        }
-    }
-    let cells = cells.into_iter().enumerate();
+    let cells = cells.split('|').map(str::trim).enumerate();
     let cells = cells.map(|(number, cell)| match number > 0 && is_figure(cell) {
         true => "#",
         false => cell,

@@ -341,9 +341,8 @@ const ALL_BLOCKING: &[Column] = &[
     plain("a thread for each", Implementation::Threads),
 ];
 
-const fn kinds(figure: Figure) -> [Line; 3] {
+const fn kinds(figure: Figure) -> [Line; 2] {
     [
-        line("5 %: sleep 50 ms", "blocking", figure, "blocking=5"),
         line("5 %: a lock", "blocking-lock", figure, "blocking=5"),
         line("5 %: the disk", "blocking-file", figure, "blocking=5"),
     ]
