@@ -231,13 +231,15 @@ impl Hash for Entry {
 }
 
 /// The number of an owned connection's arming: 14 bits, so that one that comes as late as 16,384 armings is taken for the
-/// present one. Packets carry it as an overlapped value, which is odd; addresses are even.
+/// present one; and whether who dequeues its notification has to look at once. Packets carry it as an overlapped value,
+/// which is odd; addresses are even.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arming(u16);
 
 impl Arming {
-    pub(crate) const BITS: u32 = 14;
+    pub(crate) const BITS: u32 = 15;
     const MASK: u16 = (1 << Self::BITS) - 1;
+    const LOOK: u16 = 1 << (Self::BITS - 1);
 
     #[inline]
     pub(crate) const fn from_bits(bits: u16) -> Self {
@@ -251,7 +253,18 @@ impl Arming {
 
     #[inline]
     pub(crate) const fn next(self) -> Self {
-        Self::from_bits(self.0.wrapping_add(1))
+        Arming(self.0 & Self::LOOK | self.0.wrapping_add(1) & !Self::LOOK & Self::MASK)
+    }
+
+    /// The same number; who dequeues its notification has to look at once, and so with all that follow.
+    pub(crate) const fn to_look_at(self) -> Self {
+        Arming(self.0 | Self::LOOK)
+    }
+
+    /// Whether who dequeues its notification has to look at once.
+    #[inline]
+    pub(crate) const fn is_to_look_at(self) -> bool {
+        self.0 & Self::LOOK != 0
     }
 
     #[inline]

@@ -62,7 +62,8 @@ const FLAGS: u64 = 0x3_3F00;
 /// The number of an owned socket's arming, above the flag that it is owned: together they are its overlapped value.
 const ARMING: u32 = 18;
 const ARMING_BITS: u64 = ((1 << Arming::BITS) - 1) << ARMING;
-const GENERATION: u32 = 32;
+/// 31 bits.
+const GENERATION: u32 = ARMING + Arming::BITS;
 
 /// One bit of a [`Word`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +224,8 @@ impl Word {
     /// The overlapped value of its notifications: 0, but for a socket that the port owns.
     #[inline]
     pub(super) fn overlapped(self) -> usize {
-        (self.0 as u32 >> (ARMING - 1)) as usize
+        // 16 bits.
+        usize::from((self.0 >> (ARMING - 1)) as u16)
     }
 
     /// Whether nothing was reported while a thread had the socket, and nothing ever that no further edge shows.

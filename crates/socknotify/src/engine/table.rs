@@ -245,6 +245,26 @@ impl Slot {
         }
     }
 
+    /// Whether this is what a socket that the port owns has under this key and number.
+    fn is_arming(&self, word: Word, key: usize, arming: Arming) -> bool {
+        word.is_owned() && self.key() == key && word.arming() == arming
+    }
+
+    /// Whether a thread has dequeued, or [claimed](Self::claim_owned), the notification of this arming.
+    pub(super) fn is_dequeued(&self, key: usize, arming: Arming) -> bool {
+        let word = self.word();
+        self.is_arming(word, key, arming) && !word.is_enabled()
+    }
+
+    /// Have nobody dequeue the notification of this arming. False if a thread has it.
+    pub(super) fn claim_owned(&self, key: usize, arming: Arming) -> bool {
+        let claimed = self.change(|word| {
+            let is_this = self.is_arming(word, key, arming) && word.is_enabled();
+            is_this.then(|| word.with_state(State::Disabled))
+        });
+        claimed.is_ok()
+    }
+
     /// Enable a registration of a socket that the port owns, by this number. `None` if it is not one, or has another key.
     #[inline]
     pub(super) fn enable_owned(

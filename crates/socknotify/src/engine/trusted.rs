@@ -9,7 +9,7 @@ use super::apply::flag_of;
 use super::backend::Backend;
 use super::interest::{Flag, Interest, Mode, State, Word};
 use super::scheduler::Flag as GateFlag;
-use super::table::{Enable, Left};
+use super::table::{Enable, Left, Slot};
 use super::{Core, Engine, Scratch};
 use crate::entry::Arming;
 use crate::registration::Extra;
@@ -83,10 +83,26 @@ impl<B: Backend> Engine<B> {
             true => Mode::Kept,
             false => Mode::Once,
         };
-        sys::fd(socket)
-            .and_then(|fd| self.table.slot(fd))
+        self.slot_of(socket)
             .and_then(|slot| slot.enable_owned(key, &Enable { filter, mode }, arming, is_drained))
             .ok_or(RegistrationError::NotASocket)
+    }
+
+    /// Whether a thread has dequeued the notification of this arming, or has [claimed](Self::claim_owned) it.
+    pub(crate) fn is_dequeued(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
+        self.slot_of(socket)
+            .is_some_and(|slot| slot.is_dequeued(key, arming))
+    }
+
+    /// Disable what was enabled by this number, so that nobody dequeues its notification. False if a thread has.
+    pub(crate) fn claim_owned(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
+        self.slot_of(socket)
+            .is_some_and(|slot| slot.claim_owned(key, arming))
+    }
+
+    #[inline]
+    fn slot_of(&self, socket: RawSocket) -> Option<&Slot> {
+        self.table.slot(sys::fd(socket)?)
     }
 
     /// Arm a socket that was enabled, or poll it: for what is wanted by now. `None` if the system does not know it yet.

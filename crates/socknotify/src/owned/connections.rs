@@ -148,15 +148,15 @@ impl ToDo {
 pub(super) type NotPut<V> = (V, Option<RegistrationError>);
 
 /// What a packet is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Looked {
     Nothing,
     /// To take.
     Event,
     /// To accept.
     Listener,
-    /// To [arm](Connections::arm_again), or to arm again.
-    Arm,
+    /// To arm, again or at last.
+    Arm(Registration<'static>),
     /// It is none of a slot.
     Other,
 }
@@ -191,6 +191,7 @@ impl<T> Place<T> {
 
     pub(super) fn of_listener(socket: RawSocket, listener: Arc<Listener<T>>) -> Self {
         Place {
+            record: Record::always_looked_at(),
             resident: Some(Box::new(Resident::Listener(listener))),
             ..Place::of_connection(socket)
         }
@@ -440,7 +441,7 @@ impl<T> Connections<T> {
     }
 
     /// A packet was dequeued. Find out what it is for, and change it to what is taken.
-    #[inline(always)]
+    #[inline]
     pub(super) fn look(&self, entry: &mut Entry) -> Looked {
         let Some(mut place) = self.slots.get_by_key(entry.completion_key) else {
             return Looked::Other;
@@ -453,24 +454,24 @@ impl<T> Connections<T> {
             // Whoever takes it finds out whether it is out of date.
             Some(Resident::Shared(_)) => return Looked::Event,
         };
+        let key = entry.completion_key;
+        let system = self.port.system();
+        let claim = |arming| system.claim_owned(socket, key, arming);
         let holds = |filter| !sys::conditions(socket, filter).is_empty();
-        match place.record.look(entry, holds) {
+        match place.record.look(entry, claim, holds) {
             Seen::Nothing => Looked::Nothing,
             Seen::Event => event,
-            Seen::Arm => Looked::Arm,
+            Seen::Arm(arming, filter) => {
+                match system.enable_owned(socket, key, filter, arming, false) {
+                    Ok(left) => {
+                        let is_armed = left == Left::Poll;
+                        Looked::Arm(Registration::arm(socket, key, filter, is_armed))
+                    }
+                    // The port is closed.
+                    Err(_) => Looked::Nothing,
+                }
+            }
         }
-    }
-
-    /// What arms the connection or listener with this key beneath, unless it waits no more.
-    #[cold]
-    pub(super) fn arm_again(&self, key: usize) -> Option<Registration<'static>> {
-        let mut place = self.slots.get_by_key(key)?;
-        let (arming, filter) = place.record.arm_again()?;
-        // It may have been reported, and is disabled then.
-        let system = self.port.system();
-        let left = system.enable_owned(place.socket, key, filter, arming, false);
-        let is_armed = left.ok()? == Left::Poll;
-        Some(Registration::arm(place.socket, key, filter, is_armed))
     }
 
     /// Take back a connection that could not be armed, unless another thread has dequeued its event meanwhile.
@@ -490,9 +491,23 @@ impl<T> Connections<T> {
         Some(node)
     }
 
+    /// Take a connection out of its slot, unless a thread has dequeued its event.
+    pub(super) fn take_out(&self, id: Id) -> Option<Box<Node<T>>> {
+        let mut place = self.slots.get(id.0)?;
+        if place.resident.is_some() {
+            // A listener stays armed.
+            return None;
+        }
+        let (system, socket, key) = (self.port.system(), place.socket, self.slots.key(id.0));
+        let claim = |arming| system.claim_owned(socket, key, arming);
+        place.record.take_out(claim)?.connection()
+    }
+
     /// End the wait of something for this reason, or the next one. False if there was no memory for a packet.
     pub(super) fn interrupt(&self, key: usize, place: &mut Place<T>, reason: Reasons) -> bool {
-        let must_look = place.record.interrupt(reason);
+        let (system, socket) = (self.port.system(), place.socket);
+        let is_dequeued = |arming| system.is_dequeued(socket, key, arming);
+        let must_look = place.record.interrupt(reason, is_dequeued);
         if must_look && !self.post_look(key) {
             place.record.not_posted();
             return false;

@@ -107,13 +107,7 @@ impl<T: Source, M> Port<T, M> {
     pub fn disarm(&self, id: Id) -> Option<Held<T>> {
         let connections = &self.shared.connections;
         connections.check().ok()?;
-        let mut place = connections.slots.get(id.0)?;
-        if place.resident.is_some() {
-            // A listener stays armed.
-            return None;
-        }
-        // From here on its packets find nothing.
-        let mut node = place.record.take_armed()?.connection()?;
+        let mut node = connections.take_out(id)?;
         if node.readiness.is_lingering() {
             node.readiness.open();
         }

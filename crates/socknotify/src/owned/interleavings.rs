@@ -7,7 +7,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use super::lists::{Listed, Lists};
-use super::packet::Packet;
+use super::packet::{Packet, is_to_take};
 use super::record::{Put, Reasons, Record, Seen};
 use crate::engine::Left;
 use crate::engine::interleavings::{Port, explore, explore_owning};
@@ -64,9 +64,17 @@ impl Slot {
 
     fn interrupt(&self, reason: Reasons) {
         let mut record = self.record.lock().unwrap();
-        if record.interrupt(reason) {
+        if record.interrupt(reason, |arming| self.is_dequeued(arming)) {
             self.post_look();
         }
+    }
+
+    fn is_dequeued(&self, arming: Arming) -> bool {
+        self.port.is_dequeued(0, KEY, arming)
+    }
+
+    fn claim(&self, arming: Arming) -> bool {
+        self.port.claim_owned(0, KEY, arming)
     }
 
     /// As a worker does: arm what is to be armed, and dequeue until there is something to take.
@@ -77,23 +85,23 @@ impl Slot {
             self.port.process(registrations, &mut entries, None, None)?;
             to_arm = None;
             let event = &mut entries[0];
-            let seen = self.record.lock().unwrap().look(event, |_| true);
-            match seen {
-                Seen::Nothing => {}
-                Seen::Arm => {
-                    let mut record = self.record.lock().unwrap();
-                    if let Some((arming, filter)) = record.arm_again() {
+            if !is_to_take(event) {
+                let mut record = self.record.lock().unwrap();
+                match record.look(event, |arming| self.claim(arming), |_| true) {
+                    Seen::Nothing => continue,
+                    Seen::Arm(arming, filter) => {
                         let left = self.port.enable_owned(0, KEY, filter, arming, false);
                         let is_polled = left == Ok(Left::Poll);
                         to_arm = Some(Registration::arm(0, KEY, filter, is_polled));
+                        continue;
                     }
-                }
-                Seen::Event => {
-                    if let Some((value, reason)) = self.record.lock().unwrap().take(event) {
-                        return Ok((value, reason, event.events()));
-                    }
+                    Seen::Event => {}
                 }
             }
+            // Whoever has dequeued it has it.
+            let taken = self.record.lock().unwrap().take(event);
+            let (value, reason) = taken.expect("it is there");
+            return Ok((value, reason, event.events()));
         }
     }
 
@@ -150,6 +158,45 @@ fn f5_no_event_is_lost_when_a_wait_is_cancelled() {
     });
 }
 
+/// Two threads serve a connection that becomes ready twice, and is drained each time; what one of them has left to be armed
+/// is handed on, so that one looks, perhaps when the other has dequeued its event.
+#[test]
+fn f5_no_event_is_lost_when_what_is_to_be_armed_is_handed_on() {
+    explore_owning(2, |port| {
+        let slot = Slot::new(port);
+        let late = slot.put(7, false);
+        let is_last = Arc::new(AtomicBool::new(false));
+        let serve = |slot: Arc<Slot>, is_last: Arc<AtomicBool>| {
+            move |mut to_arm: Option<_>| {
+                while let Ok((value, reason, _)) = slot.serve(to_arm.take()) {
+                    assert_eq!(reason, None);
+                    slot.port.backend().drain(0);
+                    if is_last.load(Ordering::SeqCst) {
+                        return slot.port.close();
+                    }
+                    to_arm = slot.put(value, true);
+                }
+            }
+        };
+        let other = {
+            let serve = serve(Arc::clone(&slot), Arc::clone(&is_last));
+            thread::spawn(move || serve(late))
+        };
+        let peer = {
+            let (slot, is_last) = (Arc::clone(&slot), Arc::clone(&is_last));
+            thread::spawn(move || {
+                slot.port.backend().become_readable(0);
+                is_last.store(true, Ordering::SeqCst);
+                slot.port.backend().become_readable(0);
+            })
+        };
+        slot.post_look();
+        serve(slot, is_last)(None);
+        other.join().unwrap();
+        peer.join().unwrap();
+    });
+}
+
 /// A thread that holds it arms it, while it is cancelled and its deadline passes: which may be too late.
 #[test]
 fn each_reason_is_reported_once() {
@@ -159,7 +206,8 @@ fn each_reason_is_reported_once() {
             let slot = Arc::clone(&slot);
             thread::spawn(move || {
                 let mut record = slot.record.lock().unwrap();
-                if record.is_armed() && record.interrupt(Reasons::TIMED_OUT) {
+                let is_dequeued = |arming| slot.is_dequeued(arming);
+                if record.is_armed() && record.interrupt(Reasons::TIMED_OUT, is_dequeued) {
                     slot.post_look();
                 }
             })
@@ -197,7 +245,8 @@ fn what_is_taken_out_is_reported_to_nobody() {
             let slot = Arc::clone(&slot);
             thread::spawn(move || slot.serve(to_arm))
         };
-        let taken = slot.record.lock().unwrap().take_armed();
+        let claim = |arming| slot.claim(arming);
+        let taken = slot.record.lock().unwrap().take_out(claim);
         if let Some(value) = taken {
             // It is armed again as if it were drained: what has become ready meanwhile is found all the same.
             assert_eq!(value, 7);

@@ -11,11 +11,12 @@ use crate::{Entry, Events};
 pub(super) enum Packet {
     /// Of a slot: look at it.
     Look,
-    /// Of a slot: what was armed by this number is ready.
+    /// Of a slot: what was armed by this number is ready. Whoever takes this finds out whether that is out of date, unless the
+    /// number says that it is to be looked at before.
     Ready(Arming, Events),
     /// The same, from a port that knows no numbers, or of a shared socket.
     Unnumbered(Events),
-    /// Of a slot: one of the three was dequeued, and is reported to whoever takes this.
+    /// Of a slot: one of the three was looked at, and is reported to whoever takes this.
     Reported(Arming, Events),
     /// Of a listener's slot: it has accepted in advance.
     Completion,
@@ -42,6 +43,16 @@ const OF_PORT: [Packet; 5] = [
 
 /// Beside an arming's number, in the overlapped value.
 const REPORTED: usize = 1 << 16;
+
+/// Whether a packet says that a connection is ready, which may be out of date, and nothing else is to be found out before
+/// it is taken. All else is looked at when it is dequeued.
+#[inline(always)]
+pub(super) fn is_to_take(entry: &Entry) -> bool {
+    match of_slot(entry) {
+        Packet::Ready(arming, _) => !arming.is_to_look_at(),
+        _ => false,
+    }
+}
 
 /// What a packet of a slot says.
 #[inline(always)]

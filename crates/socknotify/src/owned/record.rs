@@ -5,8 +5,11 @@
 //!
 //! - Each arming has a number. A notification carries the number of the arming that it is for, so that one that comes
 //!   late is recognised.
-//! - An interruption leaves the connection where it is: it sets a bit, and has one thread look. Whoever looks finds the
-//!   lowest reason, or else the events. Once a thread has dequeued those, an interruption is for the next arming.
+//! - While nobody has what is armed, the registration beneath is enabled. Whoever disables it has it: the thread that dequeues
+//!   its notification, which locks the slot only to take it, or one that looks and [claims](Record::look) it.
+//! - An interruption leaves the connection where it is: it sets a bit, and has one thread look. Who looks, or takes what was
+//!   dequeued after that, reports the lowest reason in place of the events. Once those were dequeued, an interruption is for
+//!   the next arming.
 
 use std::mem;
 
@@ -52,10 +55,12 @@ pub(super) struct Record<V> {
     /// The filter that the port beneath has: armed with this one again, it is not refused.
     watched: Option<EventFilter>,
     reasons: Reasons,
-    /// A thread has dequeued its event, and nobody has taken that.
+    /// A thread has looked at it, and nobody has taken what that has found.
     is_reported: bool,
-    /// A packet that says "look" is in the queue.
-    is_posted: bool,
+    /// The latest arming is enabled beneath, or was.
+    is_enabled: bool,
+    /// It is to be reported for a reason, which came before its event was dequeued. A thread looks, or has looked.
+    is_interrupted: bool,
     /// An event that is out of date would have its thread wait for the next one.
     is_blocking: bool,
     /// It was taken while the port beneath may still have reported the arming, or have reported it.
@@ -71,7 +76,8 @@ impl<V> Default for Record<V> {
             watched: None,
             reasons: Reasons::empty(),
             is_reported: false,
-            is_posted: false,
+            is_enabled: false,
+            is_interrupted: false,
             is_blocking: false,
             was_left: false,
         }
@@ -85,8 +91,8 @@ pub(super) enum Seen {
     Nothing,
     /// What the packet has become is to be taken.
     Event,
-    /// To enable and arm it beneath, again or at last.
-    Arm,
+    /// To enable and arm it beneath for these conditions, by this number.
+    Arm(Arming, EventFilter),
 }
 
 /// How something was put into its slot.
@@ -99,21 +105,30 @@ pub(super) enum Put<A> {
 }
 
 impl<V> Record<V> {
-    /// Whether something is in the slot: armed, or its event was dequeued and not taken.
+    /// Whether something is in the slot: armed, or reported and not taken.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.armed.is_some()
     }
 
-    /// Whether it waits, and no thread has dequeued its event.
+    /// Whether it waits, and nobody has looked. Its event may have been dequeued.
     #[inline]
     pub(super) fn is_armed(&self) -> bool {
         self.armed.is_some() && !self.is_reported
     }
 
+    /// Whoever dequeues its events has to look at once.
+    pub(super) fn always_looked_at() -> Self {
+        Record {
+            arming: Arming::default().to_look_at(),
+            ..Record::default()
+        }
+    }
+
     /// Events are to be checked from here on: a thread that got one that is out of date would block.
     pub(super) fn block(&mut self) {
         self.is_blocking = true;
+        self.arming = self.arming.to_look_at();
     }
 
     /// Whether a thread has it that may wait for its peer.
@@ -142,9 +157,10 @@ impl<V> Record<V> {
         self.filter = filter;
         // That was for the wait before.
         self.reasons.remove(Reasons::TIMED_OUT);
-        if !self.reasons.is_empty() {
+        self.is_interrupted = !self.reasons.is_empty();
+        self.is_enabled = !self.is_interrupted;
+        if self.is_interrupted {
             self.armed = Some(value);
-            self.is_posted = true;
             return Ok(Put::Look);
         }
         match arm(self.arming, is_drained && !self.was_left) {
@@ -163,47 +179,50 @@ impl<V> Record<V> {
         self.armed = Some(value);
         self.reasons |= reason;
         self.is_reported = true;
+        self.is_enabled = false;
+        self.is_interrupted = false;
         Packet::Reported(self.arming, Events::empty()).of_slot(key)
     }
 
     /// End the wait for this reason, or the next one. True if a thread has to look.
-    pub(super) fn interrupt(&mut self, reason: Reasons) -> bool {
+    ///
+    /// `is_dequeued`: whether a thread has dequeued the event of this arming.
+    pub(super) fn interrupt(
+        &mut self,
+        reason: Reasons,
+        is_dequeued: impl FnOnce(Arming) -> bool,
+    ) -> bool {
         self.reasons |= reason;
-        self.is_armed() && !mem::replace(&mut self.is_posted, true)
+        let must_look = self.is_armed()
+            && !self.is_interrupted
+            && !(self.is_enabled && is_dequeued(self.arming));
+        self.is_interrupted |= must_look;
+        must_look
     }
 
     /// The packet that has a thread look could not be posted.
     pub(super) fn not_posted(&mut self) {
-        self.is_posted = false;
+        self.is_interrupted = false;
     }
 
-    /// What to arm it for beneath once more, if it is armed, and by which number: a new one. Another thread may have dequeued
-    /// what was armed before, and not looked yet. Under one number both would count, and the later one would be lost once
-    /// the connection is drained.
-    pub(super) fn arm_again(&mut self) -> Option<(Arming, EventFilter)> {
-        self.is_armed().then(|| {
-            self.arming = self.arming.next();
-            (self.arming, self.filter)
-        })
+    /// Have the event of what is armed go to nobody else. False if it was dequeued.
+    fn claim(&self, claim: impl FnOnce(Arming) -> bool) -> bool {
+        !self.is_enabled || claim(self.arming)
     }
 
-    /// A packet of this slot was dequeued, and is changed to what is taken. `holds`: whether IN or OUT of these conditions
-    /// holds now.
-    #[inline(always)]
+    /// A packet of this slot was dequeued, and is changed to what is taken. `claim`: disable this arming beneath, unless it
+    /// is disabled. `holds`: whether IN or OUT of these conditions holds now.
     pub(super) fn look(
         &mut self,
         entry: &mut Entry,
+        claim: impl FnOnce(Arming) -> bool,
         holds: impl FnOnce(EventFilter) -> bool,
     ) -> Seen {
         let packet = of_slot(entry);
-        match packet {
-            Packet::Reported(arming, _) => {
-                // It was dequeued before.
-                let is_this = self.armed.is_some() && self.is_reported && arming == self.arming;
-                return if is_this { Seen::Event } else { Seen::Nothing };
-            }
-            Packet::Look => self.is_posted = false,
-            _ => {}
+        if let Packet::Reported(arming, _) = packet {
+            // It was dequeued before.
+            let is_this = self.armed.is_some() && self.is_reported && arming == self.arming;
+            return if is_this { Seen::Event } else { Seen::Nothing };
         }
         if !self.is_armed() {
             // Nothing older comes from a port that knows no armings.
@@ -211,7 +230,9 @@ impl<V> Record<V> {
             return Seen::Nothing;
         }
         let events = match packet {
-            Packet::Look if self.reasons.is_empty() => return Seen::Arm,
+            // Who has dequeued its event takes that, or the reason.
+            Packet::Look if !self.claim(claim) => return Seen::Nothing,
+            Packet::Look if self.reasons.is_empty() => return self.arm_again(),
             Packet::Ready(arming, _) if arming != self.arming => return Seen::Nothing,
             Packet::Unnumbered(events) if events.contains(Events::REMOVE) => return Seen::Nothing,
             Packet::Ready(_, events) | Packet::Unnumbered(events) => {
@@ -221,14 +242,16 @@ impl<V> Record<V> {
                 let may_be_old = self.is_blocking || was_left && !is_numbered;
                 // What else is out of date keeps nobody waiting.
                 let is_checked = may_be_old && shown == Events::IN;
-                if shown.is_empty() || is_checked && !holds(EventFilter::IN) {
-                    return Seen::Arm;
+                let is_over = shown.is_empty() || is_checked && !holds(EventFilter::IN);
+                if is_over && self.reasons.is_empty() {
+                    return self.arm_again();
                 }
                 shown
             }
             _ => Events::empty(),
         };
         self.is_reported = true;
+        self.is_interrupted = false;
         // A reason that comes later waits for the next arming.
         let events = match self.reasons.is_empty() {
             true => events,
@@ -238,17 +261,31 @@ impl<V> Record<V> {
         Seen::Event
     }
 
-    /// Take what a packet was [reported](Seen::Event) for, with the reason that it is to be reported for.
+    /// Arm it once more, by a new number: what was armed by the one before was dequeued, or claimed.
+    fn arm_again(&mut self) -> Seen {
+        self.arming = self.arming.next();
+        self.is_enabled = true;
+        Seen::Arm(self.arming, self.filter)
+    }
+
+    /// Take what a packet is for, with the reason that it is to be reported for, if it was interrupted.
     #[inline(always)]
     pub(super) fn take(&mut self, entry: &Entry) -> Option<(V, Option<Reasons>)> {
-        let events = match of_slot(entry) {
-            Packet::Reported(arming, events) if arming == self.arming && self.is_reported => events,
+        let packet = of_slot(entry);
+        let (arming, is_reported) = match packet {
+            Packet::Ready(arming, _) => (arming, false),
+            Packet::Reported(arming, _) => (arming, true),
             _ => return None,
         };
+        if arming != self.arming || is_reported != self.is_reported {
+            return None;
+        }
         let value = self.armed.take()?;
         self.is_reported = false;
+        // What was left was of an earlier arming.
+        self.was_left = false;
         let mut reason = None;
-        if events.is_empty() {
+        if self.is_interrupted || entry.transferred == 0 {
             reason = self.reasons.take_first();
             self.leave();
         }
@@ -262,7 +299,15 @@ impl<V> Record<V> {
         Some((value, others | reason.unwrap_or_default()))
     }
 
-    /// Take it, whatever becomes of its packets, unless its event was dequeued.
+    /// Take it, unless its event was dequeued.
+    pub(super) fn take_out(&mut self, claim: impl FnOnce(Arming) -> bool) -> Option<V> {
+        match self.is_armed() && self.claim(claim) {
+            true => self.take_armed(),
+            false => None,
+        }
+    }
+
+    /// Take it, whatever becomes of its packets, unless a thread has looked.
     pub(super) fn take_armed(&mut self) -> Option<V> {
         if self.is_reported {
             return None;
@@ -288,6 +333,15 @@ impl<V> Record<V> {
 mod tests {
     use super::*;
 
+    /// Nobody has dequeued its event.
+    fn look(record: &mut Record<u8>, event: &mut Entry) -> Seen {
+        record.look(event, |_| true, |_| true)
+    }
+
+    fn interrupt(record: &mut Record<u8>, reason: Reasons) -> bool {
+        record.interrupt(reason, |_| false)
+    }
+
     fn armed(record: &mut Record<u8>) -> Arming {
         let mut number = Arming::default();
         let put = record.put(7, EventFilter::IN, false, |arming, _| {
@@ -305,10 +359,10 @@ mod tests {
         assert_eq!(record.take_armed(), Some(7));
         let second = armed(&mut record);
         let packet = |arming| Packet::Ready(arming, Events::IN).of_slot(1);
-        assert_eq!(record.look(&mut packet(first), |_| true), Seen::Nothing);
+        assert_eq!(look(&mut record, &mut packet(first)), Seen::Nothing);
         let mut event = packet(second);
-        assert_eq!(record.look(&mut event, |_| true), Seen::Event);
-        assert_eq!(record.look(&mut packet(second), |_| true), Seen::Nothing);
+        assert_eq!(look(&mut record, &mut event), Seen::Event);
+        assert_eq!(look(&mut record, &mut packet(second)), Seen::Nothing);
         assert_eq!(record.take(&event), Some((7, None)));
         assert_eq!(record.take(&event), None);
     }
@@ -317,12 +371,12 @@ mod tests {
     fn each_reason_is_reported_once_and_the_lowest_first() {
         let mut record = Record::default();
         armed(&mut record);
-        assert!(record.interrupt(Reasons::CANCELLED));
+        assert!(interrupt(&mut record, Reasons::CANCELLED));
         // One packet is enough.
-        assert!(!record.interrupt(Reasons::DRAINING));
+        assert!(!interrupt(&mut record, Reasons::DRAINING));
         for reason in [Reasons::DRAINING, Reasons::CANCELLED] {
             let mut event = Packet::Look.of_slot(1);
-            assert_eq!(record.look(&mut event, |_| true), Seen::Event);
+            assert_eq!(look(&mut record, &mut event), Seen::Event);
             assert_eq!(record.take(&event), Some((7, Some(reason))));
             if reason == Reasons::DRAINING {
                 let put = record.put(7, EventFilter::IN, true, |_, _| Ok::<_, ()>(()));
@@ -334,12 +388,35 @@ mod tests {
 
     #[test]
     fn what_was_dequeued_is_reported_before_an_interruption() {
+        for is_looked_at in [false, true] {
+            let mut record = Record::default();
+            let arming = armed(&mut record);
+            let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
+            if is_looked_at {
+                assert_eq!(look(&mut record, &mut event), Seen::Event);
+            }
+            assert!(!record.interrupt(Reasons::CANCELLED, |_| true));
+            let mut packet = Packet::Look.of_slot(1);
+            let seen = record.look(&mut packet, |_| false, |_| true);
+            assert_eq!(seen, Seen::Nothing);
+            assert_eq!(record.take(&event), Some((7, None)));
+            let put = record.put(7, EventFilter::IN, true, |_, _| Ok::<_, ()>(()));
+            assert_eq!(put, Ok(Put::Look));
+        }
+    }
+
+    #[test]
+    fn what_is_dequeued_after_an_interruption_is_reported_for_that() {
         let mut record = Record::default();
         let arming = armed(&mut record);
-        let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
-        assert_eq!(record.look(&mut event, |_| true), Seen::Event);
-        assert!(!record.interrupt(Reasons::CANCELLED));
-        assert_eq!(record.take(&event), Some((7, None)));
+        assert!(interrupt(&mut record, Reasons::CANCELLED));
+        let mut packet = Packet::Look.of_slot(1);
+        let seen = record.look(&mut packet, |_| false, |_| true);
+        assert_eq!(seen, Seen::Nothing, "another one has the event");
+        let event = Packet::Ready(arming, Events::IN).of_slot(1);
+        let taken = record.take(&event);
+        assert_eq!(taken, Some((7, Some(Reasons::CANCELLED))));
+        armed(&mut record);
     }
 
     /// It is armed beneath again.
@@ -352,8 +429,8 @@ mod tests {
             }
             let arming = armed(&mut record);
             let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
-            let seen = record.look(&mut event, |_| false);
-            assert_eq!(seen == Seen::Arm, is_blocking);
+            let seen = record.look(&mut event, |_| true, |_| false);
+            assert_eq!(matches!(seen, Seen::Arm(..)), is_blocking);
             assert_eq!(record.is_armed(), is_blocking);
         }
     }
@@ -367,7 +444,7 @@ mod tests {
                 record.take_armed();
             } else {
                 let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
-                assert_eq!(record.look(&mut event, |_| true), Seen::Event);
+                assert_eq!(look(&mut record, &mut event), Seen::Event);
                 record.take(&event);
             }
             let mut was_drained = None;

@@ -12,7 +12,7 @@ use super::linger;
 use super::listener::{Listener, Round};
 use super::lists::Listed;
 use super::messages::Message;
-use super::packet::{Packet, is_completion};
+use super::packet::{Packet, is_completion, is_to_take};
 use super::port::{Notice, Shared};
 use super::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
@@ -358,36 +358,36 @@ impl<T: Source, M> Worker<T, M> {
         let mut events = 0;
         for index in 0..count {
             let entry = &mut self.entries[index];
-            let is_event = match connections.look(entry) {
-                Looked::Event => true,
-                Looked::Nothing => false,
-                Looked::Listener => {
-                    self.listeners.push(*entry);
-                    false
-                }
-                Looked::Arm => {
-                    let arm = connections.arm_again(entry.completion_key);
-                    self.registrations.extend(arm);
-                    false
-                }
-                Looked::Other => match Packet::of_port(entry, &connections.slots) {
-                    Some(Packet::Message | Packet::Notice) => true,
-                    Some(Packet::Timer) => {
-                        is_timer_among = true;
+            let is_event = is_to_take(entry)
+                || match connections.look(entry) {
+                    Looked::Event => true,
+                    Looked::Nothing => false,
+                    Looked::Listener => {
+                        self.listeners.push(*entry);
                         false
                     }
-                    Some(Packet::Operation) => shared.files.on_dequeued(entry.overlapped),
-                    Some(Packet::KernelIo) => match shared.files.on_kernel_packet(entry) {
-                        Some(packet) => {
-                            *entry = packet;
-                            shared.files.on_dequeued(packet.overlapped)
+                    Looked::Arm(arm) => {
+                        self.registrations.push(arm);
+                        false
+                    }
+                    Looked::Other => match Packet::of_port(entry, &connections.slots) {
+                        Some(Packet::Message | Packet::Notice) => true,
+                        Some(Packet::Timer) => {
+                            is_timer_among = true;
+                            false
                         }
-                        None => false,
+                        Some(Packet::Operation) => shared.files.on_dequeued(entry.overlapped),
+                        Some(Packet::KernelIo) => match shared.files.on_kernel_packet(entry) {
+                            Some(packet) => {
+                                *entry = packet;
+                                shared.files.on_dequeued(packet.overlapped)
+                            }
+                            None => false,
+                        },
+                        // It is stale.
+                        _ => false,
                     },
-                    // It is stale.
-                    _ => false,
-                },
-            };
+                };
             if is_event {
                 // In place of one before it that is none.
                 if events != index {
@@ -634,16 +634,13 @@ impl<T: Source, M> Shared<T, M> {
         let Some(mut place) = place else {
             return self.event_of_port(packet, results);
         };
-        if place.resident.is_some() {
+        let Some((Armed::Connection(node), reason)) = place.record.take(packet) else {
+            let is_shared = place.resident.is_some();
             drop(place);
-            return self.shared_event(packet);
-        }
-        let (armed, reason) = place.record.take(packet)?;
+            return is_shared.then(|| self.shared_event(packet)).flatten();
+        };
         let filter = place.record.filter();
         drop(place);
-        let Armed::Connection(node) = armed else {
-            return None;
-        };
         let events = packet.events();
         match reason {
             None if node.readiness.is_open() => Some(Event::Ready(Held::from_node(node), events)),
@@ -847,9 +844,10 @@ mod tests {
         port.arm(held, Interest::IN);
         peer.write_all(&[1])?;
         let first = connections.port.dequeue_one(PATIENCE)?;
-        let looked = connections.look(&mut Packet::Look.of_slot(key));
-        assert!(matches!(looked, Looked::Arm));
-        let again = connections.arm_again(key).expect("it is armed");
+        let again = match connections.look(&mut Packet::Look.of_slot(key)) {
+            Looked::Arm(again) => Some(again),
+            _ => None,
+        };
         let mut taken = take(first);
         if taken.is_some() {
             let Some(Event::Ready(held, _)) = &mut taken else {
@@ -857,7 +855,9 @@ mod tests {
             };
             assert_eq!(held.read(&mut [0; 8])?, 1, "it is drained");
         }
-        connections.port.register(again)?;
+        if let Some(again) = again {
+            connections.port.register(again)?;
+        }
         if taken.is_none() {
             taken = take(connections.port.dequeue_one(PATIENCE)?);
             let Some(Event::Ready(held, _)) = &mut taken else {

@@ -76,6 +76,22 @@ impl SystemPort {
         }
     }
 
+    /// As [`Engine::is_dequeued`]. Of the kernel's own port, whoever dequeues something looks at once.
+    pub(crate) fn is_dequeued(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
+        match self {
+            SystemPort::Engine(engine) => engine.is_dequeued(socket, key, arming),
+            SystemPort::Native(_) => false,
+        }
+    }
+
+    /// As [`Engine::claim_owned`].
+    pub(crate) fn claim_owned(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
+        match self {
+            SystemPort::Engine(engine) => engine.claim_owned(socket, key, arming),
+            SystemPort::Native(_) => true,
+        }
+    }
+
     /// Whether what a worker keeps would wait for its thread, should that block. The kernel's own port has others look.
     pub(crate) fn is_unwatched(&self) -> bool {
         match self {
