@@ -8,16 +8,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::io;
 
+use socknotify::interface::Wheel;
+
 use crate::case::{Axis, Case, Parameter, Trial};
 use crate::figure::{Figure, Sample};
 use crate::implementation::Implementation;
 use crate::stopwatch::Stopwatch;
-
-/// The library's own, which is not public.
-#[path = "../../../crates/socknotify/src/owned/wheel.rs"]
-mod wheel;
-
-use self::wheel::Wheel;
 
 pub(crate) const CASE: Case = Case {
     name: "deadlines",

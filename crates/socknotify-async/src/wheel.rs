@@ -1,44 +1,29 @@
-//! Timers by their time: setting one, moving one and cancelling one cost the same however many there are.
-//!
-//! The wheel has levels of 64 slots. A slot of the lowest level is one tick, one of the next 64 ticks, and so on. A timer
-//! lies in the slot of the first digit, to the base of 64, in which its tick differs from now's. When a slot's time has
-//! come, what is not due goes to a lower level.
+//! Timers by their time, on the wheel that ports have for deadlines.
 //!
 //! Most timers are timeouts, which are cancelled or moved to a later time long before they are due. So a timer that is
-//! moved to a later time stays in its slot until that comes. So does one that is cancelled, and the next one that is set
+//! moved to a later time stays where it is until that comes. So does one that is cancelled, and the next one that is set
 //! takes its place: a connection that sets a timeout for each request finds the one that it has just cancelled.
 
-/// The number of bits in a digit.
-const BITS: u32 = 6;
-const SLOTS: usize = 1 << BITS;
-const LEVELS: usize = 6;
-/// No timer, and no slot.
-const NONE: u32 = u32::MAX;
+use socknotify::interface::Wheel as Times;
+
 /// No tick.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
-    /// The first tick that has not come. Whatever was due before was taken.
-    now: u64,
+    /// When it looks at each of them, at the latest.
+    times: Times,
     timers: Vec<Timer<T>>,
-    /// Those that are not in use. Some of them lie in slots.
+    /// Those that are not in use. Some of them have times.
     free: Vec<u32>,
-    /// For each level, the slots in which timers lie.
-    occupied: [u64; LEVELS],
-    /// The first timer of each slot.
-    first: [u32; LEVELS * SLOTS],
+    /// Memory for those that are not due when it looks.
+    later: Vec<u32>,
 }
 
 #[derive(Debug)]
 struct Timer<T> {
     /// When it is due.
     at: u64,
-    /// When the wheel looks at it, at the latest.
-    seen: u64,
-    slot: u32,
-    next: u32,
-    previous: u32,
     /// `None` if it was cancelled, or has gone off.
     item: Option<T>,
 }
@@ -46,11 +31,10 @@ struct Timer<T> {
 impl<T> Wheel<T> {
     pub(crate) fn new() -> Self {
         Wheel {
-            now: 0,
+            times: Times::new(),
             timers: Vec::new(),
             free: Vec::new(),
-            occupied: [0; LEVELS],
-            first: [NONE; LEVELS * SLOTS],
+            later: Vec::new(),
         }
     }
 
@@ -58,14 +42,7 @@ impl<T> Wheel<T> {
     /// for it: [`NEVER`] if that was known before.
     pub(crate) fn set(&mut self, at: u64, item: T) -> (u32, u64) {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.timers.push(Timer {
-                at: 0,
-                seen: 0,
-                slot: NONE,
-                next: NONE,
-                previous: NONE,
-                item: None,
-            });
+            self.timers.push(Timer { at: 0, item: None });
             (self.timers.len() - 1) as u32
         });
         self.timers[index as usize].item = Some(item);
@@ -78,6 +55,15 @@ impl<T> Wheel<T> {
         is_set.then(|| self.put(index, at))
     }
 
+    fn put(&mut self, index: u32, at: u64) -> u64 {
+        self.timers[index as usize].at = at;
+        if self.times.time(index).is_some_and(|seen| seen <= at) {
+            return NEVER;
+        }
+        self.times.set(index, at);
+        at
+    }
+
     /// Cancel a timer, whether it has gone off or not.
     pub(crate) fn unset(&mut self, index: u32) -> Option<T> {
         self.free.push(index);
@@ -86,92 +72,28 @@ impl<T> Wheel<T> {
 
     /// Take the timers that are due at this tick, or before, with theirs.
     pub(crate) fn take_due(&mut self, tick: u64, due: &mut Vec<(u64, T)>) {
-        let mut later = NONE;
-        while let Some((slot, _)) = self.next_slot().filter(|&(_, start)| start <= tick) {
-            let mut next = std::mem::replace(&mut self.first[slot], NONE);
-            self.occupied[slot / SLOTS] &= !(1 << (slot % SLOTS));
-            while let Some(timer) = self.timers.get_mut(next as usize) {
-                let index = std::mem::replace(&mut next, timer.next);
-                timer.slot = NONE;
-                if timer.at > tick && timer.item.is_some() {
-                    timer.next = std::mem::replace(&mut later, index);
-                } else if let Some(item) = timer.item.take() {
-                    due.push((timer.at, item));
-                }
+        let (timers, later) = (&mut self.timers, &mut self.later);
+        self.times.advance(tick, |index| {
+            let timer = &mut timers[index as usize];
+            if timer.at > tick && timer.item.is_some() {
+                later.push(index);
+            } else if let Some(item) = timer.item.take() {
+                due.push((timer.at, item));
             }
-        }
-        self.now = self.now.max(tick.saturating_add(1));
-        while let Some(timer) = self.timers.get(later as usize) {
-            let (index, at) = (later, timer.at);
-            later = timer.next;
-            self.put(index, at);
+        });
+        for index in self.later.drain(..) {
+            self.times.set(index, self.timers[index as usize].at);
         }
     }
 
     /// When `take_due` has to be called next.
     pub(crate) fn next(&self) -> u64 {
-        self.next_slot().map_or(NEVER, |(_, start)| start)
+        self.times.next().unwrap_or(NEVER)
     }
 
     /// All timers, which are cancelled.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = T> {
         self.timers.iter_mut().filter_map(|it| it.item.take())
-    }
-
-    /// The first slot in which a timer lies, and its first tick.
-    fn next_slot(&self) -> Option<(usize, u64)> {
-        let slots = (0..LEVELS).filter(|&level| self.occupied[level] != 0);
-        let slots = slots.map(|level| {
-            let digit = self.occupied[level].trailing_zeros();
-            let shift = BITS * level as u32;
-            let above = self.now >> (shift + BITS) << BITS;
-            let slot = level * SLOTS + digit as usize;
-            (slot, (above | u64::from(digit)) << shift)
-        });
-        slots.min_by_key(|&(_, start)| start)
-    }
-
-    /// Set a timer's time. Returns when the wheel has to look at it, if that is new.
-    fn put(&mut self, index: u32, at: u64) -> u64 {
-        let timer = &mut self.timers[index as usize];
-        timer.at = at;
-        if timer.slot != NONE {
-            if timer.seen <= at {
-                return NEVER;
-            }
-            self.unlink(index);
-        }
-        // What is farther away than the wheel reaches is looked at before.
-        let last = self.now | ((1 << (BITS * LEVELS as u32)) - 1);
-        let seen = at.clamp(self.now, last);
-        let level = (seen ^ self.now).checked_ilog2().unwrap_or(0) / BITS;
-        let digit = (seen >> (BITS * level)) as usize % SLOTS;
-        let slot = level as usize * SLOTS + digit;
-        self.occupied[level as usize] |= 1 << digit;
-        let next = std::mem::replace(&mut self.first[slot], index);
-        if let Some(next) = self.timers.get_mut(next as usize) {
-            next.previous = index;
-        }
-        let timer = &mut self.timers[index as usize];
-        (timer.seen, timer.slot) = (seen, slot as u32);
-        (timer.next, timer.previous) = (next, NONE);
-        seen
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let timer = &self.timers[index as usize];
-        let (slot, next, previous) = (timer.slot as usize, timer.next, timer.previous);
-        if let Some(next) = self.timers.get_mut(next as usize) {
-            next.previous = previous;
-        }
-        if let Some(previous) = self.timers.get_mut(previous as usize) {
-            previous.next = next;
-        } else {
-            self.first[slot] = next;
-            if next == NONE {
-                self.occupied[slot / SLOTS] &= !(1 << (slot % SLOTS));
-            }
-        }
     }
 }
 

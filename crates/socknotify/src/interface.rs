@@ -7,6 +7,7 @@ pub use crate::slow::SlowWatch;
 pub use crate::system::host::{
     closing, feed, is_own, kernel_port, port_on, say_closes, status, wake,
 };
+pub use crate::wheel::Wheel;
 use crate::{CompletionPort, Registration};
 
 /// Call this whenever threads are found to have left their places, with no lock held. The first one stays.

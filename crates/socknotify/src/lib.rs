@@ -154,6 +154,9 @@ mod slow;
 mod sys;
 mod system;
 mod threads;
+mod wheel;
+#[cfg(all(test, not(interleavings)))]
+mod wheel_tests;
 #[cfg(windows)]
 mod windows;
 

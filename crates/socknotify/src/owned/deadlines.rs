@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::connections::{Connections, NEVER};
 use super::packet::Packet;
 use super::record::Reasons;
-use super::wheel::Wheel;
 use crate::lock::lock;
+use crate::wheel::Wheel;
 
 pub(super) struct Deadlines {
     /// When time was 0.

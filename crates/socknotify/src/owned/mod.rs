@@ -137,9 +137,6 @@ mod packet;
 mod readiness;
 mod record;
 mod source;
-mod wheel;
-#[cfg(all(test, not(interleavings)))]
-mod wheel_tests;
 
 // The state of a port.
 mod connections;

@@ -1,4 +1,4 @@
-//! Deadlines: a hierarchical timing wheel. The cost to set, move or remove a deadline does not depend on their
+//! [`Wheel`]: a hierarchical timing wheel. The cost to set, move or remove a deadline does not depend on their
 //! number.
 //!
 //! Time is counted in ticks. Level 0 has a slot for each of the next 64 ticks, level 1 one for each of
@@ -33,7 +33,7 @@ const UNLINKED: Link = Link {
 
 /// Times for indices. An index has at most one time.
 #[derive(Debug)]
-pub(super) struct Wheel {
+pub struct Wheel {
     now: u64,
     links: Vec<Link>,
     heads: [u32; SLOTS * LEVELS],
@@ -42,7 +42,9 @@ pub(super) struct Wheel {
 }
 
 impl Wheel {
-    pub(super) const fn new() -> Self {
+    /// A wheel without times, at time 0.
+    #[allow(clippy::new_without_default, reason = "nobody asks for one")]
+    pub const fn new() -> Self {
         Wheel {
             now: 0,
             links: Vec::new(),
@@ -52,7 +54,7 @@ impl Wheel {
     }
 
     /// Set the time of an index, in place of an earlier one. A time in the past is reported next.
-    pub(super) fn set(&mut self, index: u32, at: u64) {
+    pub fn set(&mut self, index: u32, at: u64) {
         self.unset(index);
         let position = index as usize;
         if self.links.len() <= position {
@@ -62,7 +64,7 @@ impl Wheel {
     }
 
     /// Remove the time of an index.
-    pub(super) fn unset(&mut self, index: u32) {
+    pub fn unset(&mut self, index: u32) {
         let Some(&link) = self.links.get(index as usize) else {
             return;
         };
@@ -78,6 +80,12 @@ impl Wheel {
             self.occupied[usize::from(list) / SLOTS] &= !(1 << (usize::from(list) % SLOTS));
         }
         self.links[index as usize] = UNLINKED;
+    }
+
+    /// The time of an index.
+    pub fn time(&self, index: u32) -> Option<u64> {
+        let link = self.links.get(index as usize)?;
+        link.list.map(|_| link.at)
     }
 
     fn link(&mut self, index: u32, at: u64) {
@@ -107,7 +115,7 @@ impl Wheel {
     }
 
     /// When to advance next: at the next time, or before it.
-    pub(super) fn next(&self) -> Option<u64> {
+    pub fn next(&self) -> Option<u64> {
         let mut earliest: Option<u64> = None;
         for (level, &occupied) in self.occupied.iter().enumerate() {
             if occupied == 0 {
@@ -124,7 +132,7 @@ impl Wheel {
     }
 
     /// Advance to this time, and return the indices whose times have passed.
-    pub(super) fn advance(&mut self, now: u64, mut is_over: impl FnMut(u32)) {
+    pub fn advance(&mut self, now: u64, mut is_over: impl FnMut(u32)) {
         while let Some(next) = self.next().filter(|&next| next <= now) {
             self.now = next;
             for level in (0..LEVELS).rev() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::wheel::Wheel;
+use crate::wheel::Wheel;
 
 #[derive(Clone, Debug)]
 enum Step {
