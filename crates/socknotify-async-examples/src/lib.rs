@@ -5,11 +5,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use socknotify_async::hyper_rt::{Executor, Timer};
 use socknotify_async::{TcpListener, TcpStream, sleep, spawn};
 
@@ -20,6 +20,9 @@ pub struct Service {
     pub sleep_per_mille: u64,
     requests: AtomicU64,
 }
+
+/// What is sent in bulk.
+pub static LARGE: [u8; 1 << 20] = [b'.'; 1 << 20];
 
 /// How long these sleep.
 pub const SLEEP: Duration = Duration::from_millis(50);
@@ -50,8 +53,15 @@ impl Service {
         Response::new(Full::new(Bytes::from_static(body.as_bytes())))
     }
 
-    /// The handler: it may block, and does not say so.
-    pub async fn call(&self, _: Request<Incoming>) -> Result<Answer, Infallible> {
+    /// The handler: it may block, and does not say so. It reads what is sent to it, and `/large` is a large answer.
+    pub async fn call(&self, request: Request<Incoming>) -> Result<Answer, Infallible> {
+        if request.uri().path() == "/large" {
+            return Ok(Response::new(Full::new(Bytes::from_static(&LARGE))));
+        }
+        if request.method() == Method::POST {
+            let mut body = request.into_body();
+            while let Some(Ok(_)) = body.frame().await {}
+        }
         let sleeps = self.sleeps_next();
         if sleeps {
             std::thread::sleep(SLEEP);

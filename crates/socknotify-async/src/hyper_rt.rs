@@ -82,9 +82,19 @@ impl rt::Timer for Timer {
 
 impl rt::Sleep for Sleep {}
 
+macro_rules! memory {
+    ($buffer:ident) => {
+        // SAFETY: nothing is written to it but what is read, which is initialized.
+        #[allow(unsafe_code, reason = "hyper has no other way to say it")]
+        unsafe {
+            $buffer.as_mut()
+        }
+    };
+}
+
 macro_rules! advance {
     ($buffer:ident, $count:ident) => {
-        // SAFETY: no more than were initialized before they were read into.
+        // SAFETY: what was read is initialized.
         #[allow(unsafe_code, reason = "hyper has no other way to say it")]
         unsafe {
             $buffer.advance($count)
@@ -92,4 +102,4 @@ macro_rules! advance {
     };
 }
 
-crate::streams::impl_streams!(rt::Read, rt::ReadBufCursor<'_>, advance, rt::Write);
+crate::streams::impl_streams!(rt::Read, rt::ReadBufCursor<'_>, memory, advance, rt::Write);

@@ -340,31 +340,6 @@ impl Drained<'_> {
     }
 }
 
-/// Reads by way of a buffer of this thread, for those whose buffers are not initialized, and small.
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) fn poll_read_through(
-    stream: Pin<&mut impl AsyncRead>,
-    cx: &mut Context<'_>,
-    room: usize,
-    put: impl FnOnce(&[u8]),
-) -> Poll<io::Result<()>> {
-    use std::cell::Cell;
-    thread_local! {
-        static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    }
-    // What reads may run any code, and this again. A thread that ends may have dropped it.
-    let mut buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
-    if buffer.len() < room {
-        buffer.resize(room, 0);
-    }
-    let read = stream.poll_read(cx, &mut buffer[..room]);
-    if let Poll::Ready(Ok(count)) = read {
-        put(&buffer[..count]);
-    }
-    let _ = BUFFER.try_with(|it| it.set(buffer));
-    read.map_ok(drop)
-}
-
 /// To wait, or to try again.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)

@@ -112,7 +112,7 @@
 //!
 //! What then uses tokio's sockets and timers costs a switch to its thread for each wake. A task of `tokio::spawn` runs there,
 //! where it may not block: have it await one that was spawned here.
-#![cfg_attr(not(feature = "hyper"), forbid(unsafe_code))]
+#![cfg_attr(not(any(feature = "hyper", feature = "tokio")), forbid(unsafe_code))]
 #![deny(unsafe_code)]
 
 mod context;

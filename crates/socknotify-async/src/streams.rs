@@ -1,38 +1,120 @@
-//! Traits of other crates for our streams, by those of `futures-io`.
+//! Traits of other crates for our streams, by those of `futures-io`, or by reading where nothing is initialized.
 
-/// Less room than this is read into by way of a buffer of the thread: to copy what comes costs less than to initialize it.
-pub(crate) const SMALL: usize = 32 * 1024;
-/// The most that one read takes.
-pub(crate) const LARGE: usize = 256 * 1024;
+use std::cell::Cell;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-/// For every stream, for references, and for halves. `$buffer` is what the trait reads into, and `$advance!` says that so many
-/// initialized bytes of it are filled.
+use futures_io::AsyncRead;
+
+/// The most that one read takes by way of a buffer.
+const MOST: usize = 32 * 1024;
+
+/// Reads into memory that need not be initialized. What it says that it has read is, from the beginning.
+pub(crate) trait ReadInto {
+    fn poll_read_into(
+        &self,
+        cx: &mut Context<'_>,
+        memory: &mut [MaybeUninit<u8>],
+    ) -> Poll<io::Result<usize>>;
+}
+
+impl<S: ReadInto> ReadInto for &S {
+    #[inline]
+    fn poll_read_into(
+        &self,
+        cx: &mut Context<'_>,
+        memory: &mut [MaybeUninit<u8>],
+    ) -> Poll<io::Result<usize>> {
+        S::poll_read_into(self, cx, memory)
+    }
+}
+
+impl<S: ReadInto> ReadInto for crate::ReadHalf<S> {
+    #[inline]
+    fn poll_read_into(
+        &self,
+        cx: &mut Context<'_>,
+        memory: &mut [MaybeUninit<u8>],
+    ) -> Poll<io::Result<usize>> {
+        self.as_ref().poll_read_into(cx, memory)
+    }
+}
+
+/// Reads by way of a buffer of this thread, which is initialized.
+pub(crate) fn poll_read_through(
+    stream: Pin<&mut impl AsyncRead>,
+    cx: &mut Context<'_>,
+    room: usize,
+    put: impl FnOnce(&[u8]),
+) -> Poll<io::Result<()>> {
+    thread_local! {
+        static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    }
+    let room = room.min(MOST);
+    // What reads may run any code, and this again. A thread that ends may have dropped it.
+    let mut buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
+    if buffer.len() < room {
+        buffer.resize(room, 0);
+    }
+    let read = stream.poll_read(cx, &mut buffer[..room]);
+    if let Poll::Ready(Ok(count)) = read {
+        put(&buffer[..count]);
+    }
+    let _ = BUFFER.try_with(|it| it.set(buffer));
+    Poll::Ready(ready!(read).map(drop))
+}
+
+/// For every stream, for references, and for halves. `$buffer` is what the trait reads into; `$memory!` is its memory without
+/// bytes, and `$advance!` says that so many of them are initialized and filled.
 macro_rules! impl_streams {
-    ($read:path, $buffer:ty, $advance:ident, $write:path) => {
+    ($read:path, $buffer:ty, $memory:ident, $advance:ident, $write:path) => {
         const _: () = {
             use std::io::{Result, IoSlice};
             use std::pin::Pin;
-            use std::task::{Context, Poll};
+            use std::task::{Context, Poll, ready};
 
             use futures_io::{AsyncRead, AsyncWrite};
 
-            use $crate::io::{AsSource, poll_read_through};
-            use $crate::streams::{LARGE, SMALL, impl_read, impl_write};
-            use $crate::{Async, ReadHalf, TcpStream, WriteHalf};
+            use $crate::io::AsSource;
+            use $crate::streams::{ReadInto, impl_read, impl_read_through, impl_write, poll_read_through};
+            use $crate::{Async, File, ReadHalf, TcpStream, WriteHalf};
+            #[cfg(unix)]
+            use $crate::UnixStream;
 
-            impl_read! { $read, $buffer, $advance, (TcpStream, ) (&'a TcpStream, 'a) (Async<T>, T: AsSource) (ReadHalf<S>, S) ($crate::File, ) }
+            impl_read! { $read, $buffer, $memory, $advance, (TcpStream, ) (&TcpStream, ) (ReadHalf<S>, S: ReadInto) }
+            impl_read_through! { $read, $buffer, (Async<T>, T: AsSource) (File, ) }
             impl_write! { $write, (TcpStream, ) (&'a TcpStream, 'a) (Async<T>, T: AsSource) (WriteHalf<S>, S) }
             #[cfg(unix)]
-            impl_read! { $read, $buffer, $advance, ($crate::UnixStream, ) (&'a $crate::UnixStream, 'a) }
+            impl_read! { $read, $buffer, $memory, $advance, (UnixStream, ) (&UnixStream, ) }
             #[cfg(unix)]
-            impl_write! { $write, ($crate::UnixStream, ) (&'a $crate::UnixStream, 'a) }
+            impl_write! { $write, (UnixStream, ) (&'a UnixStream, 'a) }
         };
     };
 }
 pub(crate) use impl_streams;
 
 macro_rules! impl_read {
-    ($trait:path, $buffer:ty, $advance:ident, $(($type:ty, $($bounds:tt)*))*) => {$(
+    ($trait:path, $buffer:ty, $memory:ident, $advance:ident, $(($type:ty, $($bounds:tt)*))*) => {$(
+        impl<$($bounds)*> $trait for $type {
+            #[allow(unused_mut, reason = "it may be a reference")]
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                mut buffer: $buffer,
+            ) -> Poll<Result<()>> {
+                let count = ready!(self.poll_read_into(cx, $memory!(buffer)))?;
+                $advance!(buffer, count);
+                Poll::Ready(Ok(()))
+            }
+        }
+    )*};
+}
+pub(crate) use impl_read;
+
+macro_rules! impl_read_through {
+    ($trait:path, $buffer:ty, $(($type:ty, $($bounds:tt)*))*) => {$(
         impl<$($bounds)*> $trait for $type
         where
             $type: AsyncRead,
@@ -43,22 +125,12 @@ macro_rules! impl_read {
                 cx: &mut Context<'_>,
                 mut buffer: $buffer,
             ) -> Poll<Result<()>> {
-                let room = buffer.remaining();
-                if room <= SMALL {
-                    return poll_read_through(self, cx, room, |bytes| buffer.put_slice(bytes));
-                }
-                let room = room.min(LARGE);
-                let into = buffer.initialize_unfilled_to(room);
-                let read = AsyncRead::poll_read(self, cx, into);
-                let count = std::task::ready!(read)?;
-                assert!(count <= room, "a read takes no more than there is room for");
-                $advance!(buffer, count);
-                Poll::Ready(Ok(()))
+                poll_read_through(self, cx, buffer.remaining(), |bytes| buffer.put_slice(bytes))
             }
         }
     )*};
 }
-pub(crate) use impl_read;
+pub(crate) use impl_read_through;
 
 macro_rules! impl_write {
     ($trait:path, $(($type:ty, $($bounds:tt)*))*) => {$(

@@ -138,6 +138,24 @@ macro_rules! impl_stream {
             }
         }
 
+        #[cfg(any(feature = "hyper", feature = "tokio"))]
+        impl crate::streams::ReadInto for $name {
+            #[inline]
+            fn poll_read_into(
+                &self,
+                cx: &mut Context<'_>,
+                memory: &mut [std::mem::MaybeUninit<u8>],
+            ) -> Poll<io::Result<usize>> {
+                self.0.poll_with(cx, Direction::Read, |stream, drained| {
+                    let count = socket2::SockRef::from(stream).recv(memory)?;
+                    if $ends_short {
+                        drained.note(count, memory.len());
+                    }
+                    Ok(count)
+                })
+            }
+        }
+
         $(
             impl AsyncRead for $type {
                 #[inline]

@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use socknotify_async::{Handle, spawn};
+use socknotify_async_examples::LARGE;
 
 use crate::server::{Protocol, Runtime};
 
@@ -81,9 +82,45 @@ impl Record {
     }
 }
 
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    Small,
+    /// A request of 1 MiB.
+    Upload,
+    /// An answer of 1 MiB, by HTTP/2.
+    Download,
+}
+
+impl Kind {
+    fn http1(self) -> Vec<u8> {
+        match self {
+            Kind::Upload => {
+                let head = format!(
+                    "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+                    LARGE.len()
+                );
+                [head.as_bytes(), &LARGE].concat()
+            }
+            _ => b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        }
+    }
+
+    fn http2(self) -> hyper::http::Result<hyper::Request<Full<Bytes>>> {
+        let request = hyper::Request::builder();
+        match self {
+            Kind::Small => request.uri("http://localhost/").body(Full::default()),
+            Kind::Download => request.uri("http://localhost/large").body(Full::default()),
+            Kind::Upload => {
+                let request = request.method("POST").uri("http://localhost/");
+                request.body(Full::new(Bytes::from_static(&LARGE)))
+            }
+        }
+    }
+}
 
 fn http1(
+    kind: Kind,
     address: SocketAddr,
     connections: usize,
     end: Instant,
@@ -93,7 +130,8 @@ fn http1(
         .map(|thread| {
             let share = connections / 8.min(connections)
                 + usize::from(thread < connections % 8.min(connections));
-            std::thread::spawn(move || http1_thread(address, share, end, begin))
+            let request = kind.http1();
+            std::thread::spawn(move || http1_thread(&request, address, share, end, begin))
         })
         .collect();
     let mut all = Record::default();
@@ -107,6 +145,7 @@ fn http1(
 
 /// One thread's connections, by `epoll`.
 fn http1_thread(
+    request: &[u8],
     address: SocketAddr,
     count: usize,
     end: Instant,
@@ -119,7 +158,7 @@ fn http1_thread(
     for index in 0..count {
         let mut stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.write_all(REQUEST)?;
+        stream.write_all(request)?;
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,
             u64: index as u64,
@@ -146,7 +185,7 @@ fn http1_thread(
                 let slept = buffer[..length].ends_with(b"slept for a while");
                 record.add(now - *sent, slept);
             }
-            stream.write_all(REQUEST)?;
+            stream.write_all(request)?;
             *sent = now;
         }
     }
@@ -157,6 +196,7 @@ fn http1_thread(
 
 /// HTTP/2 with ten streams for each connection, by hyper's client.
 fn http2(
+    kind: Kind,
     address: SocketAddr,
     connections: usize,
     end: Instant,
@@ -180,14 +220,15 @@ fn http2(
                         let mut record = Record::default();
                         while Instant::now() < end {
                             let sent = Instant::now();
-                            let request = hyper::Request::builder()
-                                .uri("http://localhost/")
-                                .body(Empty::<Bytes>::new())
-                                .map_err(io::Error::other)?;
+                            let request = kind.http2().map_err(io::Error::other)?;
                             let answer = sender.send_request(request).await;
-                            let answer = answer.map_err(io::Error::other)?.into_body();
-                            let body = answer.collect().await.map_err(io::Error::other)?;
-                            let slept = &*body.to_bytes() == b"slept for a while";
+                            let mut body = answer.map_err(io::Error::other)?.into_body();
+                            let mut slept = false;
+                            while let Some(frame) = body.frame().await {
+                                let frame = frame.map_err(io::Error::other)?;
+                                let data = frame.data_ref().map(|data| &**data);
+                                slept = data == Some(b"slept for a while");
+                            }
                             if sent >= begin {
                                 record.add(sent.elapsed(), slept);
                             }
@@ -215,6 +256,7 @@ fn http2(
 }
 
 fn measure(
+    kind: Kind,
     runtime: Runtime,
     protocol: Protocol,
     connections: usize,
@@ -227,8 +269,8 @@ fn measure(
     let begin = Instant::now() + warm;
     let end = begin + time;
     let load = std::thread::spawn(move || match protocol {
-        Protocol::Http1 => http1(address, connections, end, begin),
-        Protocol::Http2 => http2(address, connections, end, begin),
+        Protocol::Http1 => http1(kind, address, connections, end, begin),
+        Protocol::Http2 => http2(kind, address, connections, end, begin),
     });
     std::thread::sleep(warm);
     let before = server.processor_time()?;
@@ -299,6 +341,7 @@ fn report(results: &[(Runtime, Figures)]) {
 }
 
 pub(crate) fn http(
+    kind: Kind,
     protocol: Protocol,
     counts: &[usize],
     time: u64,
@@ -306,10 +349,10 @@ pub(crate) fn http(
 ) -> io::Result<()> {
     let time = Duration::from_millis(time);
     for &connections in counts {
-        println!("{protocol:?}, {connections} connections");
+        println!("{kind:?}, {protocol:?}, {connections} connections");
         let runtimes = [Runtime::Tokio, Runtime::Socknotify];
         report(&rounds(&runtimes, count, |runtime| {
-            measure(runtime, protocol, connections, 0, time)
+            measure(kind, runtime, protocol, connections, 0, time)
         })?);
     }
     Ok(())
@@ -329,7 +372,14 @@ pub(crate) fn blocking(connections: usize, time: u64, count: usize) -> io::Resul
             Runtime::Socknotify,
         ];
         report(&rounds(&runtimes, count, |runtime| {
-            measure(runtime, Protocol::Http1, connections, per_mille, time)
+            measure(
+                Kind::Small,
+                runtime,
+                Protocol::Http1,
+                connections,
+                per_mille,
+                time,
+            )
         })?);
     }
     Ok(())

@@ -29,6 +29,8 @@ fn main() -> std::io::Result<()> {
         Http {
             #[arg(long, default_value = "http1")]
             protocol: server::Protocol,
+            #[arg(long, default_value = "small")]
+            kind: client::Kind,
             #[arg(long, value_delimiter = ',', default_values_t = [1, 100, 1000])]
             connections: Vec<usize>,
             /// How long each measurement takes, in milliseconds.
@@ -62,10 +64,11 @@ fn main() -> std::io::Result<()> {
         } => server::serve(runtime, protocol, sleep),
         Command::Http {
             protocol,
+            kind,
             connections,
             time,
             rounds,
-        } => client::http(protocol, &connections, time, rounds),
+        } => client::http(kind, protocol, &connections, time, rounds),
         Command::Blocking {
             connections,
             time,
