@@ -1,4 +1,4 @@
-//! What the examples, their tests and the comparison have in common.
+//! What the tests and the comparison have in common.
 
 use std::convert::Infallible;
 use std::io;

@@ -22,10 +22,10 @@ use socknotify_async::{Runtime, TcpListener, TcpStream, sleep, spawn, timeout, u
     clippy::duplicate_mod,
     reason = "for the server and the client"
 )]
-#[path = "../examples/hyper.rs"]
+#[path = "servers/hyper.rs"]
 mod http;
 #[allow(dead_code, clippy::duplicate_mod, reason = "for the certificate")]
-#[path = "../examples/tls.rs"]
+#[path = "servers/tls.rs"]
 mod tls;
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! Servers with the crates of others, and what they are asked.
 #![allow(clippy::duplicate_mod, reason = "each example has it")]
 
 use std::convert::Infallible;
@@ -18,13 +18,13 @@ use hyper::{Request, Response};
 use socknotify_async::{Runtime, TcpListener, TcpStream, spawn, timeout};
 use socknotify_async_examples::{Answer, serve_http1};
 
-#[path = "../examples/axum.rs"]
+#[path = "servers/axum.rs"]
 mod axum;
-#[path = "../examples/hyper.rs"]
+#[path = "servers/hyper.rs"]
 mod http;
-#[path = "../examples/tls.rs"]
+#[path = "servers/tls.rs"]
 mod tls;
-#[path = "../examples/websocket.rs"]
+#[path = "servers/websocket.rs"]
 mod websocket;
 
 const PATIENCE: Duration = Duration::from_secs(60);

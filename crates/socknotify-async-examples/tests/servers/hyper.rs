@@ -1,4 +1,4 @@
-//! hyper: a server for HTTP/1, or with a second argument `2` for HTTP/2, and a client.
+//! hyper: servers and clients for HTTP/1 and HTTP/2.
 //!
 //! `/sleep` sleeps in its handler, and keeps nobody else waiting.
 
@@ -12,19 +12,6 @@ use hyper::{Request, Response};
 use socknotify_async::hyper_rt::Executor;
 use socknotify_async::{TcpListener, TcpStream, spawn};
 use socknotify_async_examples::{serve_http1, serve_http2};
-
-#[allow(dead_code, reason = "not in the tests")]
-mod common;
-
-#[allow(dead_code, reason = "not in the tests")]
-fn main() -> io::Result<()> {
-    common::main(|listener| async {
-        match std::env::args().nth(2).as_deref() {
-            Some("2") => serve2(listener).await,
-            _ => serve(listener).await,
-        }
-    })
-}
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let body = match request.uri().path() {

@@ -12,14 +12,6 @@ use hyper_util::service::TowerToHyperService;
 use socknotify_async::hyper_rt::Timer;
 use socknotify_async::{TcpListener, unblock};
 
-#[allow(dead_code, reason = "not in the tests")]
-mod common;
-
-#[allow(dead_code, reason = "not in the tests")]
-fn main() -> io::Result<()> {
-    common::main(serve)
-}
-
 /// Serves the router.
 pub async fn serve(listener: TcpListener) -> io::Result<()> {
     let router = Router::new()

@@ -1,6 +1,4 @@
 //! rustls, by way of tokio-rustls, which asks of a stream tokio's traits only: an echo server.
-//!
-//! Talk to it with `openssl s_client -connect 127.0.0.1:PORT`. The key is for nothing but examples.
 
 use std::io;
 use std::sync::Arc;
@@ -12,18 +10,10 @@ use socknotify_async::TcpListener;
 use tokio::io::{copy, split};
 use tokio_rustls::TlsAcceptor;
 
-#[allow(dead_code, reason = "not in the tests")]
-mod common;
-
 /// The server's certificate, for `localhost`.
 pub const CERTIFICATE: &[u8] =
-    include_bytes!("../../socknotify-examples/src/certificate/certificate.pem");
-const KEY: &[u8] = include_bytes!("../../socknotify-examples/src/certificate/key.pem");
-
-#[allow(dead_code, reason = "not in the tests")]
-fn main() -> io::Result<()> {
-    common::main(serve)
-}
+    include_bytes!("../../../socknotify-examples/src/certificate/certificate.pem");
+const KEY: &[u8] = include_bytes!("../../../socknotify-examples/src/certificate/key.pem");
 
 /// Serves echoes.
 pub async fn serve(listener: TcpListener) -> io::Result<()> {

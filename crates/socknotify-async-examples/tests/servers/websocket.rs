@@ -6,14 +6,6 @@ use futures_util::{SinkExt, StreamExt};
 use socknotify_async::TcpListener;
 use tokio_tungstenite::accept_async;
 
-#[allow(dead_code, reason = "not in the tests")]
-mod common;
-
-#[allow(dead_code, reason = "not in the tests")]
-fn main() -> io::Result<()> {
-    common::main(serve)
-}
-
 /// Serves echoes.
 pub async fn serve(listener: TcpListener) -> io::Result<()> {
     socknotify_async_examples::serve(listener, async |stream| {
