@@ -61,6 +61,7 @@ pub(crate) use self::table::{Left, Outcome, Table};
 use self::place::{Holder, Places, Roster};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
+use self::watch::LAST_TICK;
 use crate::handover::Handover;
 use crate::sys::{Fd, Owner, Process};
 use crate::{Entry, Error, Registration, SlowThread, Snapshot, WakePolicy};
@@ -97,8 +98,8 @@ pub(crate) struct Engine<B: Backend> {
     /// When threads looked at each other last, since `made`, in microseconds.
     looked: AtomicU64,
     made: Instant,
-    /// Whoever gets the watch looks at once: places are found free.
-    is_burst: AtomicBool,
+    /// In how many microseconds the thread that had the watch last would have looked: whoever gets it goes on so.
+    tick: AtomicU32,
     /// How long it took to detect the last place that was left, in microseconds. 0 if there was none.
     detected_after: AtomicU64,
     /// What to call when threads are found to have left their places.
@@ -215,7 +216,7 @@ impl<B: Backend> Engine<B> {
             has_levels: sync::AtomicBool::new(false),
             looked: AtomicU64::new(0),
             made: Instant::now(),
-            is_burst: AtomicBool::new(false),
+            tick: AtomicU32::new(LAST_TICK.as_micros() as u32),
             detected_after: AtomicU64::new(0),
             when_left: OnceLock::new(),
             roster: Mutex::new(Roster::default()),

@@ -18,7 +18,7 @@ use crate::sys::{Fd, process_time};
 
 use super::scheduler::{Flag, Gate};
 use super::sync::{Activity, AtomicU64, Look, Mutex, MutexGuard, ThreadState, lock, thread_local};
-use super::watch::{Clock, FIRST_TICK, LastResort};
+use super::watch::{FIRST_TICK, LastResort};
 use crate::SlowThread;
 
 /// A thread that is seen to sleep twice has left its place, if at least this time is between.
@@ -466,7 +466,6 @@ pub(super) struct Roster {
     last_resort: LastResort,
     /// A thread has dequeued, or a place was found free, since the rule of last resort was asked: whoever has seen it.
     has_moved: bool,
-    pub(super) clock: Clock,
 }
 
 impl Roster {
@@ -516,7 +515,7 @@ impl Roster {
     pub(super) fn busy(&mut self) -> Vec<Busy> {
         let now = Instant::now();
         self.has_moved |= self.find_changes(now, &mut Found::default());
-        self.has_moved |= self.find_taken(now);
+        self.has_moved |= self.find_taken(now, |_| true);
         let threads = self.threads.iter().map(|seen| Busy {
             holder: Arc::clone(&seen.holder),
             doing: seen.word.doing(),
@@ -637,10 +636,11 @@ impl Roster {
         has_dequeued
     }
 
-    /// See who has taken from what it had in hand. True if a thread has.
-    fn find_taken(&mut self, now: Instant) -> bool {
+    /// See who of those that do this has taken from what it had in hand. True if a thread has.
+    fn find_taken(&mut self, now: Instant, does: impl Fn(Doing) -> bool) -> bool {
         let mut has_taken = false;
-        for seen in &mut self.threads {
+        let threads = self.threads.iter_mut();
+        for seen in threads.filter(|seen| does(seen.word.doing())) {
             let taken = seen.holder.taken().0;
             if std::mem::replace(&mut seen.taken, taken) != taken {
                 seen.busy_since = now;
@@ -660,13 +660,13 @@ impl Roster {
         found: &mut Found,
     ) {
         let now = Instant::now();
-        let has_moved = self.find_taken(now) | std::mem::take(&mut self.has_moved);
+        // One that blocks takes nothing.
+        let runs = |doing| matches!(doing, Doing::Packets | Doing::Over);
+        let has_moved = self.find_taken(now, runs) | std::mem::take(&mut self.has_moved);
         let counts = (self.counted_out(), places);
-        let spent = process_time().unwrap_or_default();
-        if self
-            .last_resort
-            .is_due((now, spent), nap, has_moved, counts)
-        {
+        let spent = || process_time().unwrap_or_default();
+        let rule = &mut self.last_resort;
+        if rule.is_due(now, spent, nap, has_moved, counts) {
             self.count_out(gate, found);
         }
     }

@@ -10,7 +10,7 @@
 //!    the oldest that is parked, else to one that polls, which is woken for it.
 //! 3. The thread that has it and does not wait any more gives it up, and then does as in 2.
 //!
-//! It ends when nobody has packets in hand. Whoever has it wakes as its [`Clock`] says. Peers look too: a thread that
+//! It ends when nobody has packets in hand. Whoever has it wakes as [`next_tick`] says. Peers look too: a thread that
 //! dequeues, at most every [`PEERS_LOOK`], if somebody waits for a place.
 
 use std::sync::atomic::Ordering;
@@ -30,29 +30,14 @@ pub(super) const PEERS_LOOK: Duration = Duration::from_micros(100);
 pub(super) const FIRST_TICK: Duration = Duration::from_millis(1);
 /// and after twice the time before, up to this.
 pub(super) const LAST_TICK: Duration = Duration::from_millis(5);
-/// After a place was found free, more may block: it looks this often,
+/// After a place was found free, or a thread was seen to sleep, it looks after this time: there may be a burst.
 const BURST_TICK: Duration = Duration::from_micros(100);
-/// for this long without another find.
-const BURST: Duration = Duration::from_millis(20);
 
-/// When the thread that has the watch looks next.
-#[derive(Debug, Default)]
-pub(super) struct Clock {
-    /// When a place was found free.
-    found: Option<Instant>,
-}
-
-impl Clock {
-    /// It has looked, after it meant to wait for `nap`, and found this. Returns in what time it looks next.
-    fn next(&mut self, now: Instant, nap: Duration, found: &Found) -> Duration {
-        if found.freed > 0 {
-            self.found = Some(now);
-        }
-        let is_burst = |found| now.saturating_duration_since(found) < BURST;
-        match found.asleep || self.found.is_some_and(is_burst) {
-            true => BURST_TICK,
-            false => (nap * 2).clamp(FIRST_TICK, LAST_TICK),
-        }
+/// When the thread that has the watch looks next: after it meant to wait for `nap`, it has found this.
+fn next_tick(nap: Duration, found: &Found) -> Duration {
+    match found.freed > 0 || found.asleep {
+        true => BURST_TICK,
+        false => (nap * 2).clamp(BURST_TICK, LAST_TICK),
     }
 }
 
@@ -60,8 +45,10 @@ impl Clock {
 /// is counted out, whatever it does.
 #[derive(Debug, Default)]
 pub(super) struct LastResort {
-    /// When the thread that watches has looked last, and the processor time of the process then.
-    looked: Option<(Instant, Duration)>,
+    /// When the thread that watches has looked last.
+    looked: Option<Instant>,
+    /// The processor time of the process then, if it was read.
+    spent: Option<Duration>,
     /// For how long nobody has dequeued, as far as the process has run, and what processor time it used meanwhile.
     quiet: Duration,
     used: Duration,
@@ -81,28 +68,34 @@ impl LastResort {
         Self::PERIOD + Self::PERIOD * over as u32 / places as u32
     }
 
-    /// The thread that watches has looked, after it meant to wait for `nap`, and this is so `now`, with the processor time that
-    /// the process has used. `has_moved`: a thread has dequeued since the last look, or need not any more. True if one is to
-    /// be counted out.
+    /// The thread that watches has looked, after it meant to wait for `nap`. `spent` reads the processor time of the process, which
+    /// is not asked for while all goes on. `has_moved`: a thread has dequeued since the last look, or need not any more. True
+    /// if one is to be counted out.
     pub(super) fn is_due(
         &mut self,
-        now: (Instant, Duration),
+        now: Instant,
+        spent: impl FnOnce() -> Duration,
         nap: Duration,
         has_moved: bool,
         (over, places): (usize, usize),
     ) -> bool {
         let before = self.looked.replace(now).unwrap_or(now);
-        let passed = now.0.saturating_duration_since(before.0);
-        let used = now.1.saturating_sub(before.1);
+        if has_moved {
+            self.spent = None;
+            (self.quiet, self.used) = (Duration::ZERO, Duration::ZERO);
+            return false;
+        }
+        let passed = now.saturating_duration_since(before);
+        let spent = spent();
+        let used = spent.saturating_sub(self.spent.replace(spent).unwrap_or(spent));
         // A process that was stopped, or kept from the processors, has run for no longer than this.
         let is_late = passed > nap + LAST_TICK;
         self.quiet += if is_late { passed.min(used) } else { passed };
         self.used += used;
         // If it hardly computes, more threads cost nothing.
         let computes = self.used * 10 >= self.quiet;
-        let period = Self::period(if computes { over } else { 0 }, places);
-        let is_due = !has_moved && self.quiet >= period;
-        if has_moved || is_due {
+        let is_due = self.quiet >= Self::period(if computes { over } else { 0 }, places);
+        if is_due {
             (self.quiet, self.used) = (Duration::ZERO, Duration::ZERO);
         }
         is_due
@@ -162,10 +155,9 @@ impl<B: Backend> Engine<B> {
 
     /// In what time a thread looks that has just got the watch.
     pub(super) fn first_tick(&self) -> Duration {
-        match self.is_burst.load(Ordering::Relaxed) {
-            true => BURST_TICK,
-            false => FIRST_TICK,
-        }
+        FIRST_TICK.min(Duration::from_micros(
+            self.tick.load(Ordering::Relaxed).into(),
+        ))
     }
 
     /// The thread that has the watch looks, after it meant to wait for `nap`. `has_place`: it has one, and nothing to do.
@@ -190,8 +182,8 @@ impl<B: Backend> Engine<B> {
             if detects && is_place_wanted && !cfg!(interleavings) {
                 roster.count_out_if_due(&self.gate, self.limit(), nap, &mut found);
             }
-            next = roster.clock.next(Instant::now(), nap, &found);
-            self.is_burst.store(next == BURST_TICK, Ordering::Relaxed);
+            next = next_tick(nap, &found);
+            self.tick.store(next.as_micros() as u32, Ordering::Relaxed);
         }
         drop(roster);
         if let Some(after) = found.after {
@@ -322,8 +314,8 @@ mod tests {
         let begin = Instant::now();
         let mut passed = Duration::ZERO;
         (0..200).find_map(|look| {
-            let now = (begin + passed, passed.mul_f64(part));
-            let is_due = rule.is_due(now, LAST_TICK, false, (over, 2));
+            let spent = || passed.mul_f64(part);
+            let is_due = rule.is_due(begin + passed, spent, LAST_TICK, false, (over, 2));
             let after = passed.as_millis();
             passed += LAST_TICK + late(look);
             is_due.then_some(after)
@@ -359,38 +351,35 @@ mod tests {
         let mut rule = LastResort::default();
         let begin = Instant::now();
         for look in 0..100 {
-            let now = (begin + 5 * look * MS, 5 * look * MS);
-            assert!(!rule.is_due(now, LAST_TICK, look % 2 == 0, (0, 2)));
+            let now = begin + 5 * look * MS;
+            assert!(!rule.is_due(now, || 5 * look * MS, LAST_TICK, look % 2 == 0, (0, 2)));
         }
     }
 
     #[test]
-    fn f4_looks_are_rare_but_for_a_while_after_a_find() {
-        let mut clock = Clock::default();
-        let (mut now, mut nap) = (Instant::now(), FIRST_TICK);
+    fn f4_looks_are_rare_but_after_a_find() {
         let nothing = Found::default();
-        let mut naps = Vec::new();
-        for _ in 0..4 {
-            nap = clock.next(now, nap, &nothing);
-            naps.push(nap);
-        }
-        assert_eq!(naps, [2 * MS, 4 * MS, 5 * MS, 5 * MS]);
+        let naps = |mut nap| {
+            let next = || {
+                nap = next_tick(nap, &nothing);
+                nap.as_micros()
+            };
+            std::iter::repeat_with(next).take(6).collect::<Vec<_>>()
+        };
+        assert_eq!(naps(FIRST_TICK), [2000, 4000, 5000, 5000, 5000, 5000]);
+        assert_eq!(naps(BURST_TICK), [200, 400, 800, 1600, 3200, 5000]);
         let place = Found {
             freed: 1,
             ..Found::default()
         };
-        assert_eq!(clock.next(now, nap, &place), BURST_TICK);
-        let end = now + BURST;
-        while now < end {
-            assert_eq!(clock.next(now, BURST_TICK, &nothing), BURST_TICK);
-            now += BURST_TICK;
-        }
-        assert_eq!(clock.next(now, BURST_TICK, &nothing), FIRST_TICK);
-        // One that was seen to sleep is seen again soon.
         let asleep = Found {
             asleep: true,
             ..Found::default()
         };
-        assert_eq!(clock.next(now, LAST_TICK, &asleep), BURST_TICK);
+        // One that was seen to sleep is seen again soon.
+        assert_eq!(
+            [place, asleep].map(|it| next_tick(LAST_TICK, &it)),
+            [BURST_TICK; 2]
+        );
     }
 }
