@@ -1,4 +1,9 @@
 //! A file on its way from the disk to a client.
+//!
+//! A file of at most [`CHUNK`] is an operation of the port, whose buffer owns the connection that waits for it, so both come
+//! back in one event. A larger one the kernel sends itself (`sendfile`), at most 1 MiB before others have their turn. A helper
+//! thread opens it, unless the kernel has everything in memory (`RESOLVE_CACHED`). Neither is an operation of the port:
+//! opening needs rules of its own for what a path may reach, and a ring would `splice` through a pipe.
 
 use std::io;
 use std::ops::Range;

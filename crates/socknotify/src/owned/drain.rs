@@ -1,4 +1,7 @@
 //! Graceful shutdown.
+//!
+//! All connections are interrupted; one that is adopted later finds a flag. Operations and work are counted until the worker
+//! that has taken the result calls `process` again, so what it begins in turn is counted before the port can close.
 
 use std::time::{Duration, Instant};
 
