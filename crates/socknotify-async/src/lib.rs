@@ -127,6 +127,7 @@ mod net;
 mod queue;
 mod runtime;
 mod shared;
+mod slow;
 mod source;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 mod streams;
@@ -145,6 +146,7 @@ pub use net::{ReadHalf, TcpListener, TcpStream, ToAddresses, UdpSocket, WriteHal
 #[cfg(unix)]
 pub use net::{UnixDatagram, UnixListener, UnixStream};
 pub use runtime::{Builder, Handle, Runtime, spawn, unblock};
+pub use slow::SlowTask;
 pub use task::{AbortHandle, JoinError, JoinHandle};
 pub use timers::{Elapsed, Interval, Sleep, Timeout, interval, sleep, sleep_until, timeout};
 

@@ -14,6 +14,7 @@ use socknotify::{CompletionPort, Snapshot};
 
 use crate::context::{self, Entered};
 use crate::shared::{Crew, Shared};
+use crate::slow::SlowTask;
 use crate::task::{self, JoinHandle};
 
 /// Runs tasks, on as many threads as are needed.
@@ -263,6 +264,8 @@ impl Default for Builder {
                 threads: 512,
                 idle: Duration::from_secs(10),
                 inside: None,
+                on_limit: None,
+                on_slow: None,
             },
         }
     }
@@ -332,6 +335,43 @@ impl Builder {
     /// ```
     pub fn inside(mut self, scope: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> Self {
         self.crew.inside = Some(Arc::new(scope));
+        self
+    }
+
+    /// Calls this with true when all [threads](Self::threads) are at work, so that tasks may wait, and with false when one of them
+    /// waits again. It should return soon.
+    pub fn on_limit(mut self, call: impl Fn(bool) + Send + Sync + 'static) -> Self {
+        self.crew.on_limit = Some(Arc::new(call));
+        self
+    }
+
+    /// Calls this when a task has blocked or computed for this time in one poll, and again whenever that has doubled: say in a log
+    /// where it was spawned, and in which system call it is. What runs in [`unblock`] does not count.
+    ///
+    /// A further thread does that, which looks four times in this time. Each poll of a task takes some nanoseconds more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let runtime = socknotify_async::Runtime::builder()
+    ///     .on_slow(Duration::from_millis(100), |task| {
+    ///         let (at, thread) = (task.spawned_at, &task.thread);
+    ///         eprintln!("{at:?}: for {:?}, in {:?}", thread.time, thread.system_call);
+    ///     })
+    ///     .build()?;
+    /// # drop(runtime);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_slow(
+        mut self,
+        after: Duration,
+        call: impl Fn(&SlowTask) + Send + Sync + 'static,
+    ) -> Self {
+        self.crew.on_slow = Some((after, Arc::new(call)));
         self
     }
 

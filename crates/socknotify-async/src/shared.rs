@@ -15,6 +15,7 @@ use socknotify::{CompletionPort, Entry, Error, RegisterError, default_concurrenc
 use crate::context::{self, Doing, Role};
 use crate::file::Files;
 use crate::queue::{Call, Queue};
+use crate::slow::{OnSlow, Slow};
 use crate::source::Sources;
 use crate::sync::{Waiter, contain, lock, wake};
 use crate::task::Tasks;
@@ -48,6 +49,8 @@ pub(crate) struct Crew {
     /// How long a thread waits for a task before it ends, while another one waits, too.
     pub(crate) idle: Duration,
     pub(crate) inside: Option<Arc<Scope>>,
+    pub(crate) on_limit: Option<Arc<interface::OnLimit>>,
+    pub(crate) on_slow: Option<(Duration, Arc<OnSlow>)>,
 }
 
 impl Crew {
@@ -76,6 +79,7 @@ pub(crate) struct Shared {
     next: AtomicUsize,
     crew: Crew,
     count: interface::Crew,
+    pub(crate) slow: Option<Slow>,
     /// Those that have not been joined.
     started: Mutex<Vec<JoinHandle<()>>>,
     is_closed: AtomicBool,
@@ -105,7 +109,8 @@ impl Shared {
             queue: Queue::new(places),
             soon: AtomicU64::new(SOON),
             next: AtomicUsize::new(0),
-            count: interface::Crew::new(crew.threads, places, None),
+            count: interface::Crew::new(crew.threads, places, crew.on_limit.clone()),
+            slow: crew.on_slow.clone().map(Slow::new),
             started: Mutex::default(),
             is_closed: AtomicBool::new(false),
             remain: AtomicUsize::new(0),
@@ -120,6 +125,10 @@ impl Shared {
                     return Err(error);
                 }
             }
+        }
+        if let Err(error) = shared.start_watch() {
+            shared.close();
+            return Err(error);
         }
         let weak = Arc::downgrade(&shared);
         // What is behind a task that blocks goes to another thread at once.
@@ -256,6 +265,22 @@ impl Shared {
         }
     }
 
+    /// Start the thread that tells of slow tasks, if it is wanted.
+    fn start_watch(self: &Arc<Self>) -> io::Result<()> {
+        let (Some(_), Some(port)) = (&self.slow, self.port()) else {
+            return Ok(());
+        };
+        let shared = Arc::clone(self);
+        let run = move || {
+            if let Some(slow) = &shared.slow {
+                slow.watch(&port, || shared.is_closed());
+            }
+        };
+        let thread = self.crew.start(run)?;
+        lock(&self.started).push(thread);
+        Ok(())
+    }
+
     /// Start one thread more, if the limit allows it.
     #[cold]
     fn start_thread(self: &Arc<Self>) -> io::Result<()> {
@@ -303,10 +328,12 @@ impl Shared {
         impl Drop for Ends {
             fn drop(&mut self) {
                 context::set_role(None);
+                self.0.slow.iter().for_each(Slow::end);
                 self.0.count.ended();
                 self.0.on_ended();
             }
         }
+        self.slow.iter().for_each(Slow::begin);
         let ends = Ends(self);
         ends.0.inside_or_outside(|| ends.0.serve(list));
     }
@@ -486,6 +513,8 @@ impl Shared {
             if started.is_empty() {
                 break;
             }
+            // The one that tells of slow tasks.
+            started.iter().for_each(|it| it.thread().unpark());
             // None panics.
             started.into_iter().for_each(|it| drop(it.join()));
         }

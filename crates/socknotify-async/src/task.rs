@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -241,6 +241,7 @@ pin_project! {
         #[pin]
         future: Option<F>,
         entry: Entry,
+        spawned_at: &'static Location<'static>,
     }
 
     impl<F> PinnedDrop for Listed<F> {
@@ -264,6 +265,9 @@ impl<F: Future> Future for Listed<F> {
         let future = this.future.as_pin_mut();
         let future = future.expect("it is there until this is dropped");
         context::begin_poll(cx.waker());
+        if let Some(slow) = &this.entry.0.shared.slow {
+            slow.polls(this.spawned_at);
+        }
         let result = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(poll) => Ok(task::ready!(poll)),
             Err(panic) => Err(panic),
@@ -372,6 +376,7 @@ impl Tasks {
 }
 
 /// Make a task, and have it run.
+#[track_caller]
 pub(crate) fn spawn<F>(shared: &Arc<Shared>, future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -387,7 +392,11 @@ where
     });
     let entry = Entry(abort.clone());
     let future = Some(future);
-    let listed = Listed { future, entry };
+    let listed = Listed {
+        future,
+        entry,
+        spawned_at: Location::caller(),
+    };
     let (runnable, task) = async_task::spawn(listed, schedule);
     let waker = runnable.waker();
     shared.tasks.with(abort.place, |task| task.waker = waker);

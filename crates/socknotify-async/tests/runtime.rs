@@ -12,7 +12,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify_async::{Handle, JoinSet, Runtime, interval, sleep, spawn, timeout, unblock};
+use socknotify_async::{
+    Handle, JoinSet, Runtime, SlowTask, interval, sleep, spawn, timeout, unblock,
+};
 
 use support::until_it_has_ended;
 
@@ -793,5 +795,49 @@ fn places_count_whenever_they_are_said() -> io::Result<()> {
     for runtime in [builder.build()?, other.build()?] {
         assert!(format!("{runtime:?}").contains("concurrency: 3"));
     }
+    Ok(())
+}
+
+/// All threads are at work: so none waits that would look.
+#[test]
+fn a_slow_task_is_told_of_with_the_place_where_it_was_spawned() -> io::Result<()> {
+    const AFTER: Duration = Duration::from_millis(20);
+    let (tell, told) = mpsc::channel();
+    let on_slow = move |task: &SlowTask| {
+        // After the test nobody listens.
+        let _ = tell.send(task.clone());
+        panic!("this ends nothing");
+    };
+    let builder = Runtime::builder().places(1).threads(1);
+    let runtime = builder.on_slow(AFTER, on_slow).build()?;
+    let (end, ended) = mpsc::channel::<()>();
+    let (line, task) = (
+        line!() + 1,
+        runtime.spawn(async move { ended.recv_timeout(PATIENCE).is_err() }),
+    );
+    let mut least = AFTER;
+    for _ in 0..3 {
+        let slow = told.recv_timeout(PATIENCE).expect("it is told of");
+        let at = slow.spawned_at.expect("a task");
+        assert_eq!((at.file(), at.line()), (file!(), line));
+        assert!(slow.thread.time >= least, "{slow:?}");
+        least = slow.thread.time * 2;
+    }
+    drop(end);
+    assert!(runtime.block_on(task)?);
+    assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn the_limit_of_threads_is_told_and_when_it_is_over() -> io::Result<()> {
+    let (tell, told) = mpsc::channel();
+    let builder = Runtime::builder().places(1).threads(1);
+    let on_limit = move |is_at_limit| tell.send(is_at_limit).expect("the test listens");
+    let runtime = builder.on_limit(on_limit).build()?;
+    assert_eq!(runtime.block_on(runtime.spawn(async { 7 }))?, 7);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(false));
+    assert!(runtime.shutdown(PATIENCE));
     Ok(())
 }
