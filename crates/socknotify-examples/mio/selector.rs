@@ -1,4 +1,4 @@
-//! mio's selector for Unix, over a port: `.ci/mio` puts this in the place of mio's for `epoll`.
+//! mio's selector for Unix, over a port: `.ci/suites` puts this in the place of mio's for `epoll`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -42,11 +42,13 @@ impl Selector {
     }
 
     pub fn register(&self, fd: RawFd, token: Token, interests: Interest) -> io::Result<()> {
-        self.port.add(borrow(fd), token.0, filter(interests))
+        self.port
+            .add(borrow(fd), token.0, filter(interests), port::EDGES)
     }
 
     pub fn reregister(&self, fd: RawFd, token: Token, interests: Interest) -> io::Result<()> {
-        self.port.change(borrow(fd), token.0, filter(interests))
+        self.port
+            .change(borrow(fd), token.0, filter(interests), port::EDGES)
     }
 
     pub fn deregister(&self, fd: RawFd) -> io::Result<()> {

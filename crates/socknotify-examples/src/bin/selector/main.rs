@@ -1,6 +1,6 @@
 //! A base for your own runtime: what it has `epoll` for, over a port. Here it serves echoes, from one thread.
 //!
-//! `.ci/mio` puts the same `selector.rs` beneath mio, and runs mio's own tests.
+//! `.ci/suites` puts the same `selector.rs` beneath mio and polling, and runs their own tests, async-io's and tokio's.
 //!
 //! Run it with `cargo run -p socknotify-examples --bin selector 127.0.0.1:7007`, and talk to it with `nc 127.0.0.1 7007`. It ends
 //! when its standard input does.
@@ -30,7 +30,7 @@ mod echo {
 
     use socknotify::{EventFilter, Events};
 
-    use super::selector::Selector;
+    use super::selector::{EDGES, Selector};
 
     const LISTENER: usize = 0;
     const INPUT: usize = 1;
@@ -49,10 +49,10 @@ mod echo {
         let address = std::env::args().nth(1);
         let listener = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0"))?;
         listener.set_nonblocking(true)?;
-        selector.add(listener.as_fd(), LISTENER, EventFilter::IN)?;
+        selector.add(listener.as_fd(), LISTENER, EventFilter::IN, EDGES)?;
         // Any descriptor. A file has no end to wait for.
         let input = io::stdin();
-        if let Err(error) = selector.add(input.as_fd(), INPUT, EventFilter::HANGUP) {
+        if let Err(error) = selector.add(input.as_fd(), INPUT, EventFilter::HANGUP, EDGES) {
             eprintln!("standard input: {error}");
         }
         println!("listening on {}", listener.local_addr()?);
@@ -76,7 +76,12 @@ mod echo {
                             left: Vec::new(),
                             filter: EventFilter::IN,
                         };
-                        selector.add(connection.stream.as_fd(), latest, connection.filter)?;
+                        selector.add(
+                            connection.stream.as_fd(),
+                            latest,
+                            connection.filter,
+                            EDGES,
+                        )?;
                         connections.insert(latest, connection);
                     }
                 } else if let Some(connection) = connections.get_mut(&ready.token) {
@@ -92,7 +97,7 @@ mod echo {
                         }
                         // What holds already is told, too.
                         Some(filter) if filter != connection.filter => {
-                            selector.change(stream, ready.token, filter)?;
+                            selector.change(stream, ready.token, filter, EDGES)?;
                             connection.filter = filter;
                         }
                         Some(_) => {}

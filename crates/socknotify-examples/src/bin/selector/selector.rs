@@ -1,6 +1,6 @@
-//! What a runtime has `epoll` for, over a port: any descriptor is watched for edges, under a token that can change.
+//! What a runtime has `epoll` for, over a port: any descriptor is watched, under a token that can change.
 //!
-//! - A registration is persistent, for edges, and `INITIAL`: what holds already is notified, as `EPOLLET` does.
+//! - A registration for [`EDGES`] is `INITIAL`: what holds already is notified, as `EPOLLET` does.
 //! - A completion key stays the same for as long as a registration lasts, and no other registration has it. So what comes late
 //!   for one that has ended finds no token, and is dropped. A table has the token of each key.
 //! - Ending a registration takes effect at once ([`Registration::deregister`]): no notification has to be awaited.
@@ -16,10 +16,16 @@ use socknotify::{
     CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError, Trigger,
 };
 
+/// As `EPOLLET`.
+pub(crate) const EDGES: Trigger = Trigger::PERSISTENT
+    .union(Trigger::EDGE)
+    .union(Trigger::INITIAL);
+
 /// One port, and what its keys stand for. A clone is the same one.
 #[derive(Clone, Debug)]
 pub(crate) struct Selector {
-    port: Arc<CompletionPort>,
+    /// A packet that is posted to it ends a wait, and is nothing that is ready.
+    pub(crate) port: Arc<CompletionPort>,
     table: Arc<Mutex<Table>>,
 }
 
@@ -53,12 +59,13 @@ impl Selector {
         fd: BorrowedFd<'_>,
         token: usize,
         filter: EventFilter,
+        trigger: Trigger,
     ) -> io::Result<()> {
         let mut table = self.table();
         table.latest += 1;
         let key = table.latest;
         // A notification may come before the call returns. It waits for the table.
-        self.register(fd, key, filter, true)?;
+        self.register(fd, key, (filter, trigger), true)?;
         // An earlier one of this number has ended, because its descriptor was closed.
         if let Some(ended) = table.keys.insert(fd.as_raw_fd(), key) {
             table.tokens.remove(&ended);
@@ -73,10 +80,11 @@ impl Selector {
         fd: BorrowedFd<'_>,
         token: usize,
         filter: EventFilter,
+        trigger: Trigger,
     ) -> io::Result<()> {
         let mut table = self.table();
         let key = table.key(fd)?;
-        self.register(fd, key, filter, false)?;
+        self.register(fd, key, (filter, trigger), false)?;
         table.tokens.insert(key, token);
         Ok(())
     }
@@ -118,10 +126,9 @@ impl Selector {
         &self,
         fd: BorrowedFd<'_>,
         key: usize,
-        filter: EventFilter,
+        (filter, trigger): (EventFilter, Trigger),
         is_new: bool,
     ) -> io::Result<()> {
-        let trigger = Trigger::PERSISTENT | Trigger::EDGE | Trigger::INITIAL;
         let of_socket = |filter| {
             let entry = match is_new {
                 true => Registration::add(&fd, key, filter, trigger),
