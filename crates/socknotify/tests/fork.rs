@@ -816,3 +816,30 @@ fn f4_a_child_and_its_parent_see_their_own_threads_block(backend: Backend) -> io
     }
     Ok(())
 }
+
+/// Two threads, of which one blocks with an event in hand until the other one has that.
+fn serve_from_hand(port: &Port<Socket, u32>) -> bool {
+    let mut worker = port.worker(2);
+    let is_sent = (0..2).all(|number| port.send(number).is_ok());
+    if !is_sent || worker.process(Some(PATIENCE)) != Ok(2) || worker.take().is_none() {
+        return false;
+    }
+    thread::scope(|scope| {
+        let other = scope.spawn(|| port.worker(1).process(Some(PATIENCE)) == Ok(1));
+        other.join().is_ok_and(|is_served| is_served)
+    })
+}
+
+/// The thread had a worker before, as the child knows.
+#[for_every_backend]
+fn f4_what_a_thread_of_a_child_has_not_taken_flows_on(backend: Backend) -> io::Result<()> {
+    let port = || -> io::Result<Port<Socket, u32>> {
+        let port = CompletionPort::builder().backend(backend);
+        Ok(Port::from(port.concurrency(1).build()?))
+    };
+    let parents = port()?;
+    assert!(serve_from_hand(&parents));
+    let child = Child::fork(|| u8::from(!port().is_ok_and(|port| serve_from_hand(&port))))?;
+    assert_eq!(child.status(), Some(0));
+    Ok(())
+}

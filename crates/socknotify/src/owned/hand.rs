@@ -3,6 +3,7 @@
 //! All of it is here as packets. The connections themselves are in their slots: so whoever takes an event from here goes
 //! to the slot with it, and what is left here when the port closes is found in the slots.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -114,9 +115,9 @@ impl Hands {
     /// not the ones that the hand was in.
     #[inline]
     pub(super) fn enter(this: &Arc<Self>, hand: &Arc<Hand>, may_wait: bool) -> Option<Arc<Self>> {
-        let moved = HANDS.try_with(|hands| match Arc::ptr_eq(hands, this) {
+        let moved = HANDS.try_with(|hands| match Arc::ptr_eq(&hands.borrow(), this) {
             true => None,
-            false => Some(hands.move_here(this, hand)),
+            false => Self::move_to(hands, this, hand),
         });
         // While the thread ends, it stays where it was.
         let moved = moved.unwrap_or_default();
@@ -128,10 +129,16 @@ impl Hands {
     }
 
     #[cold]
-    fn move_here(self: &Arc<Self>, from: &Arc<Self>, hand: &Arc<Hand>) -> Arc<Self> {
+    fn move_to(to: &RefCell<Arc<Self>>, from: &Arc<Self>, hand: &Arc<Hand>) -> Option<Arc<Self>> {
+        let hands = Arc::clone(&to.borrow());
+        if !hands.process.is_this() {
+            // A forked child: they are of the thread that forked. These were made here, or the hand is of the parent, too.
+            to.replace(Arc::clone(from));
+            return None;
+        }
         from.remove(hand);
-        self.change(|list| list.push(Arc::downgrade(hand)));
-        Arc::clone(self)
+        hands.change(|list| list.push(Arc::downgrade(hand)));
+        Some(hands)
     }
 
     pub(super) fn remove(&self, hand: &Arc<Hand>) {
@@ -177,10 +184,12 @@ impl Handover for Hands {
 }
 
 thread_local! {
-    static HANDS: Arc<Hands> = Arc::default();
+    static HANDS: RefCell<Arc<Hands>> = RefCell::default();
 }
 
 /// This thread is about to block: what it has goes to others.
 pub(super) fn flow_on() {
-    let _ = HANDS.try_with(|hands| hands.flow_on());
+    if let Ok(hands) = HANDS.try_with(|hands| Arc::clone(&hands.borrow())) {
+        hands.flow_on();
+    }
 }

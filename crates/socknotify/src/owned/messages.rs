@@ -8,7 +8,7 @@ use std::{fmt, io};
 use super::connections::drop_all;
 use super::packet::Packet;
 use super::port::{Notice, Port, Shared};
-use super::timers::{Action, TimerId};
+use super::timers::{Action, Make, TimerId};
 use crate::lock::lock;
 use crate::operations::Reason;
 use crate::{Entry, Error};
@@ -21,6 +21,28 @@ pub(super) enum Message<M> {
     Sent(M),
     /// The result of [work](Port::run), which is done when this was handled.
     Result(M),
+}
+
+/// What timers that are due leave to do, which runs the caller's code.
+pub(super) struct Due<M> {
+    functions: Vec<Make<M>>,
+    /// The time of draining is over.
+    is_drain_over: bool,
+}
+
+impl<M> Default for Due<M> {
+    fn default() -> Self {
+        Due {
+            functions: Vec::new(),
+            is_drain_over: false,
+        }
+    }
+}
+
+impl<M> Due<M> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.functions.is_empty() && !self.is_drain_over
+    }
 }
 
 impl<M> Message<M> {
@@ -249,24 +271,28 @@ impl<T, M> Shared<T, M> {
         !self.connections.is_closed() && self.timers.cancel(&self.deadlines, timer)
     }
 
-    /// TIMER was dequeued.
-    pub(super) fn ring(&self) {
+    /// TIMER was dequeued. Returns what is the caller's to do.
+    pub(super) fn ring(&self) -> Due<M> {
         let due = self.deadlines.expire(&self.connections);
         let mut messages = Vec::new();
-        let mut repeated = Vec::new();
-        let mut is_over = false;
+        let mut due_now = Due::default();
         for action in self.timers.ring(&self.connections, &self.deadlines, due) {
             match action {
                 Action::Send(message) => messages.push(Message::Sent(message)),
-                Action::SendEvery(make, ..) => repeated.push(make),
-                Action::EndDrain => is_over = true,
+                Action::SendEvery(make, ..) => due_now.functions.push(make),
+                Action::EndDrain => due_now.is_drain_over = true,
                 Action::Expire(id) => {
                     self.files.cancel(id, Reason::Deadline);
                 }
             }
         }
         self.send_all(messages);
-        for make in repeated {
+        due_now
+    }
+
+    /// Call the functions that make messages, and drop what did not drain in time: this runs the caller's code.
+    pub(super) fn make_due(&self, due: Due<M>) {
+        for make in due.functions {
             let outcome = match make.try_lock() {
                 Ok(mut make) => Some(catch_unwind(AssertUnwindSafe(&mut *make))),
                 // Another thread still makes the one before. (It is not poisoned: no panic leaves it.)
@@ -280,7 +306,7 @@ impl<T, M> Shared<T, M> {
             // It may have been cancelled meanwhile, and dropping it runs the caller's code.
             drop_all([make]);
         }
-        if is_over {
+        if due.is_drain_over {
             drop_all(self.connections.end(true));
         }
     }

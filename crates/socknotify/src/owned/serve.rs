@@ -387,8 +387,11 @@ where
         let mut timeout = idle;
         loop {
             let mut is_busy = false;
-            let mut begin = || {
-                if !std::mem::replace(&mut is_busy, true) && self.crew.begin_work() {
+            let mut on_busy = |is_now| {
+                let was_busy = std::mem::replace(&mut is_busy, is_now);
+                if was_busy && !is_now {
+                    self.crew.end_work();
+                } else if !was_busy && is_now && self.crew.begin_work() {
                     self.start_thread(scope);
                     if self.crew.needs_another() {
                         self.start_thread(scope);
@@ -397,10 +400,10 @@ where
             };
             let timeout_now = self.crew.timeout(timeout);
             // Dropping what the caller has made may panic.
-            let process = || worker.process_beside(timeout_now, &mut begin);
+            let process = || worker.process_beside(timeout_now, &mut on_busy);
             let outcome = catch_unwind(AssertUnwindSafe(process));
             if let Ok(Ok(1..)) = outcome {
-                begin();
+                on_busy(true);
             }
             if is_busy {
                 self.crew.hold_back(

@@ -11,7 +11,7 @@ use super::hand::{Hand, Hands};
 use super::linger;
 use super::listener::{Listener, Round};
 use super::lists::Listed;
-use super::messages::Message;
+use super::messages::{Due, Message};
 use super::packet::{Packet, is_completion, is_to_take};
 use super::port::{Notice, Shared};
 use super::record::Reasons;
@@ -189,14 +189,15 @@ impl<T: Source, M> Worker<T, M> {
     #[doc(alias = "epoll_wait")]
     #[doc(alias = "ProcessSocketNotifications")]
     pub fn process(&mut self, timeout: Option<Duration>) -> Result<usize, Error> {
-        self.process_beside(timeout, &mut || {})
+        self.process_beside(timeout, &mut |_| {})
     }
 
-    /// The same. Before the functions of listeners run, which may block, this calls `on_busy`: the thread waits no more.
+    /// The same. Before functions of listeners and timers run, which may block, this calls `on_busy` with true: the thread waits
+    /// no more. Before it waits again, with false.
     pub(super) fn process_beside(
         &mut self,
         timeout: Option<Duration>,
-        on_busy: &mut dyn FnMut(),
+        on_busy: &mut dyn FnMut(bool),
     ) -> Result<usize, Error> {
         if !self.shared.connections.is_here() {
             return Err(Error::OtherProcess);
@@ -287,7 +288,7 @@ impl<T: Source, M> Worker<T, M> {
     fn submit_and_wait(
         &mut self,
         timeout: Option<Duration>,
-        on_busy: &mut dyn FnMut(),
+        on_busy: &mut dyn FnMut(bool),
     ) -> Result<usize, Error> {
         let system = self.shared.connections.port.system();
         let outcome = system.process(
@@ -351,7 +352,7 @@ impl<T: Source, M> Worker<T, M> {
     }
 
     /// Turn this many packets into events. Returns how many there are.
-    fn resolve(&mut self, count: usize, on_busy: &mut dyn FnMut()) -> usize {
+    fn resolve(&mut self, count: usize, on_busy: &mut dyn FnMut(bool)) -> usize {
         let shared = &*self.shared;
         let connections = &*shared.connections;
         let mut is_timer_among = false;
@@ -413,16 +414,33 @@ impl<T: Source, M> Worker<T, M> {
             // What other workers have left to be armed: this thread may not call again soon.
             let _ = self.submit();
         }
-        if is_timer_among {
-            self.shared.ring();
-        }
-        if !self.listeners.is_empty() {
-            self.hand.lists.add_listeners(&self.listeners);
-            self.listeners.clear();
-            on_busy();
-            self.accept();
+        let due = match is_timer_among {
+            true => self.shared.ring(),
+            false => Due::default(),
+        };
+        if !self.listeners.is_empty() || !due.is_empty() {
+            self.call_functions(due, on_busy);
         }
         self.hand.lists.len().0
+    }
+
+    /// Call the caller's functions, of timers and of listeners. If one blocks, what the thread has in hand flows on.
+    #[cold]
+    fn call_functions(&mut self, due: Due<M>, on_busy: &mut dyn FnMut(bool)) {
+        self.hand.lists.add_listeners(&self.listeners);
+        let keeps_others =
+            self.listeners.len() + usize::from(!due.is_empty()) + self.hand.lists.len().0 > 1;
+        self.listeners.clear();
+        on_busy(true);
+        let system = self.shared.connections.port.system();
+        if keeps_others && system.is_unwatched() {
+            system.look_after();
+        }
+        self.shared.make_due(due);
+        self.accept();
+        if self.hand.lists.len().0 == 0 {
+            on_busy(false);
+        }
     }
 
     /// Accept from the listeners that were reported, and arm all connections at once.

@@ -4,21 +4,21 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use socknotify::owned::{Event, FileOperation, Interest, Listening, Port};
+use socknotify::owned::{Event, FileOperation, Interest, Listening, Port, Source};
 use socknotify::{Backend, CompletionPort, WakePolicy};
 
 use crate::support::{PATIENCE, SHORT, fill, port_with, read_byte, rounds, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
 /// Closes a port when a test's scope ends, however it ends.
-struct CloseAtEnd<'a>(&'a TestPort);
+struct CloseAtEnd<'a, T: Source, M>(&'a Port<T, M>);
 
-impl Drop for CloseAtEnd<'_> {
+impl<T: Source, M> Drop for CloseAtEnd<'_, T, M> {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -693,6 +693,99 @@ fn f4_what_was_dequeued_with_a_listener_that_blocks_flows_on(backend: Backend) -
         };
         assert!(served, "the other listener's client is served");
         assert!(!first.is_finished());
+        drop(_end);
+        Ok(())
+    })
+}
+
+/// The same, while another thread polls: each function waits for the other one.
+#[for_every_backend(with_places)]
+fn f4_another_listener_of_the_same_call_is_not_kept_from_one_that_polls(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = CompletionPort::builder().backend(backend).concurrency(2);
+    let port = Port::<TcpStream>::from(port.build()?);
+    let meet = Arc::new(Barrier::new(2));
+    let (called, calls) = channel();
+    let listen = || -> io::Result<_> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let (meet, called) = (Arc::clone(&meet), called.clone());
+        port.listen(listener, Interest::OUT, move |stream, _| {
+            let _ = called.send(());
+            meet.wait();
+            stream
+        })?;
+        Ok(address)
+    };
+    let addresses = [listen()?, listen()?];
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port);
+        for _ in addresses {
+            scope.spawn(|| {
+                let mut worker = port.worker(8);
+                while worker.process(None).is_ok() {
+                    while worker.take().is_some() {}
+                }
+            });
+        }
+        for _ in 0..rounds(50) {
+            wait_until("they wait", || port.snapshot().waiting == 2);
+            // Most often one thread takes both.
+            let _clients = [
+                TcpStream::connect(addresses[0])?,
+                TcpStream::connect(addresses[1])?,
+            ];
+            for number in 0..2 {
+                if calls.recv_timeout(PATIENCE).is_err() {
+                    // So that the threads end.
+                    (number..2).for_each(|_| drop(meet.wait()));
+                    panic!("one function waits for the other to return");
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The function of a timer blocks: the listener, whose packet the same call has dequeued, accepts all the same.
+#[for_every_backend]
+fn f4_what_was_dequeued_with_a_timer_whose_function_blocks_flows_on(
+    backend: Backend,
+) -> io::Result<()> {
+    let builder = CompletionPort::builder().backend(backend);
+    let port = Port::<TcpStream, ()>::from(builder.concurrency(2).build()?);
+    let (end, until_end) = block_until_told();
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let (accepted, accepts) = channel();
+    port.listen(listener, Interest::OUT, move |stream, _| {
+        let _ = accepted.send(());
+        stream
+    })?;
+    let is_blocked = Arc::new(AtomicBool::new(false));
+    let (period, blocked) = (Duration::from_millis(1), Arc::clone(&is_blocked));
+    port.send_every_with(period, move || {
+        if !blocked.swap(true, Ordering::SeqCst) {
+            until_end();
+        }
+    })?;
+    // Both are there when a thread asks.
+    let _client = TcpStream::connect(address)?;
+    thread::sleep(SHORT);
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port);
+        let _end = end;
+        let work = || {
+            let mut worker = port.worker(8);
+            while worker.process(None).is_ok() {
+                while worker.take().is_some() {}
+            }
+        };
+        scope.spawn(work);
+        wait_until("the function blocks", || is_blocked.load(Ordering::SeqCst));
+        scope.spawn(work);
+        accepts.recv_timeout(PATIENCE).expect("a connection");
         drop(_end);
         Ok(())
     })
