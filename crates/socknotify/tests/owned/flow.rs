@@ -739,7 +739,7 @@ fn f4_another_listener_of_the_same_call_is_not_kept_from_one_that_polls(
             for number in 0..2 {
                 if calls.recv_timeout(PATIENCE).is_err() {
                     // So that the threads end.
-                    (number..2).for_each(|_| drop(meet.wait()));
+                    (number..2).for_each(|_| _ = meet.wait());
                     panic!("one function waits for the other to return");
                 }
             }
