@@ -52,7 +52,7 @@ impl Model {
 
     /// As a thread that is none of the runtime's.
     fn put_from_outside(&self, task: usize) {
-        self.queue.put(task, task);
+        self.queue.put(None, task);
         self.call(Call::Now);
     }
 
@@ -63,7 +63,7 @@ impl Model {
                 self.call(Call::Soon);
             }
             if task == 0 {
-                self.queue.put(list, 1);
+                self.queue.put(Some(list), 1);
                 self.call(Call::Soon);
                 while self.runs[1].load(Ordering::SeqCst) == 0 {
                     thread::yield_now();

@@ -78,7 +78,8 @@
 //!   so a [`timeout`] ends what never has to wait.
 //! - A thread asks the kernel after 64 tasks, or half a millisecond, whatever comes first. So reports and timers come between
 //!   tasks that are always ready.
-//! - One in 16 tasks comes from the longest of the threads' lists, so that nothing waits there for ever.
+//! - One in four tasks may come from another list than the thread's: one in 8 from what other threads than the runtime's have
+//!   woken, one in 16 from the longest list, and one in 16 from each in turn. So nothing waits for ever.
 //! - A task that wakes itself goes to the end of its list.
 //!
 //! # Sockets

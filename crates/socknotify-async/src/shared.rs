@@ -75,8 +75,6 @@ pub(crate) struct Shared {
     queue: Queue<Runnable>,
     /// In how many milliseconds the next call comes that comes soon.
     soon: AtomicU64,
-    /// Where the next task goes that comes from elsewhere.
-    next: AtomicUsize,
     crew: Crew,
     count: interface::Crew,
     pub(crate) slow: Option<Slow>,
@@ -108,7 +106,6 @@ impl Shared {
             files: Files::new(),
             queue: Queue::new(places),
             soon: AtomicU64::new(SOON),
-            next: AtomicUsize::new(0),
             count: interface::Crew::new(crew.threads, places, crew.on_limit.clone()),
             slow: crew.on_slow.clone().map(Slow::new),
             started: Mutex::default(),
@@ -199,12 +196,9 @@ impl Shared {
         );
     }
 
-    /// The list for what this thread puts in.
-    pub(crate) fn list(&self) -> usize {
-        match context::role(self.id) {
-            Some(role) => role.list,
-            None => self.next.fetch_add(1, Ordering::Relaxed),
-        }
+    /// The list for what this thread puts in. None is for other threads than the runtime's.
+    pub(crate) fn list(&self) -> Option<usize> {
+        context::role(self.id).map(|role| role.list)
     }
 
     /// Have a task run. `has_run`: it was woken while this thread has polled it, which is over.
@@ -432,7 +426,7 @@ impl Shared {
     }
 
     /// Run tasks, until there are none, or it is time for the port.
-    fn run_tasks(&self, looking: Role, turn: &mut u32) {
+    fn run_tasks(&self, looking: Role, turn: &mut usize) {
         let mut begin = None;
         for _ in 0..TASKS {
             if self.is_closed() {
@@ -533,7 +527,7 @@ impl Shared {
         let _entered = context::enter(self);
         let looking = Role {
             runtime: self.id,
-            list: self.list(),
+            list: self.list().unwrap_or(0),
             doing: Doing::Looking,
         };
         let before = context::set_role(Some(looking));

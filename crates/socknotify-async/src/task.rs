@@ -384,7 +384,7 @@ where
 {
     let abort = AbortHandle {
         shared: Arc::clone(shared),
-        place: shared.tasks.add(shared.list()),
+        place: shared.tasks.add(shared.list().unwrap_or(0)),
     };
     let of = Arc::clone(shared);
     let schedule = WithInfo(move |runnable: Runnable, info: ScheduleInfo| {

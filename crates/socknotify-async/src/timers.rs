@@ -59,7 +59,7 @@ impl Timers {
     /// Wake the task at this time.
     fn set(&self, shared: &Shared, time: Option<Instant>, waiter: Waiter) -> Key {
         let at = self.ticks_until(time);
-        let part = (shared.list() % self.parts.len()) as u32;
+        let part = (shared.list().unwrap_or(0) % self.parts.len()) as u32;
         let (index, next) = self.part(part).set(at, waiter);
         self.alarm(shared, next);
         (part, index)
