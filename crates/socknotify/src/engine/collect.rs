@@ -219,8 +219,12 @@ impl<B: Backend> Engine<B> {
     pub(super) fn take_packets(&self, entries: &mut [Entry]) -> usize {
         let mut core = lock(&self.core);
         let mut count = 0;
+        let mut from_queue = 0;
+        let is_queue_due = core.is_queue_due;
         while count < entries.len() {
-            let ahead = core.ahead.pop_front();
+            let waits = is_queue_due && from_queue == 0 && !core.queue.is_empty();
+            let ahead = if waits { None } else { core.ahead.pop_front() };
+            from_queue += usize::from(ahead.is_none());
             let Some(packet) = ahead.or_else(|| core.queue.pop_front()) else {
                 break;
             };
@@ -230,6 +234,7 @@ impl<B: Backend> Engine<B> {
             entries[count] = packet.entry;
             count += 1;
         }
+        core.is_queue_due = from_queue == 0 && !core.queue.is_empty();
         self.publish_queued(&core);
         count
     }

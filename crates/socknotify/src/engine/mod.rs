@@ -130,6 +130,8 @@ struct Core {
     queue: VecDeque<Packet>,
     /// Those that do not wait behind others: what has no events behind it either, but a time, or somebody's wish.
     ahead: VecDeque<Packet>,
+    /// A call has dequeued from `ahead` alone, though there were others: so the next one begins with them.
+    is_queue_due: bool,
     scheduler: Scheduler,
     /// The number of registrations, including those that are being removed.
     registered: usize,
@@ -223,6 +225,7 @@ impl<B: Backend> Engine<B> {
             core: Mutex::new(Core {
                 queue: VecDeque::with_capacity(32),
                 ahead: VecDeque::new(),
+                is_queue_due: false,
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
                 refused: Vec::new(),

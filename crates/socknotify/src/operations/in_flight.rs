@@ -335,13 +335,27 @@ impl Operations {
         let request = request.nature.is_systems.then_some(Ok(request));
         let started = self.start(token, request);
         let is_refused = started.is_err() && {
-            lock(&self.callers).remove(&packet.overlapped);
+            drop(self.forget_block(packet.overlapped, token));
             // If it is gone, it was cancelled, and its packet comes.
             self.slots.remove(token).is_some()
         };
         drop(open);
         self.flush();
         if is_refused { started } else { Ok(()) }
+    }
+
+    /// The block at this address is not this operation's any more. It may be another one's already.
+    #[cfg(unix)]
+    fn forget_block(
+        &self,
+        block: usize,
+        token: Token,
+    ) -> std::sync::MutexGuard<'_, HashMap<usize, Token>> {
+        let mut callers = lock(&self.callers);
+        if callers.get(&block) == Some(&token) {
+            callers.remove(&block);
+        }
+        callers
     }
 
     /// Pass the operation in a slot to the system, if that is to have it, or else to a helper thread. Fails if neither
@@ -530,8 +544,7 @@ impl Operations {
                 drop(slot);
                 let Slot { stage, packet, .. } = self.slots.remove(token)?;
                 let result = stage.into_result()?.0;
-                let mut callers = lock(&self.callers);
-                callers.remove(&packet.overlapped);
+                let _callers = self.forget_block(packet.overlapped, token);
                 // SAFETY: the block is there until its packet was dequeued, and that is queued after this; and while it is
                 // among those that closing waits for. With the lock, so that it can begin another operation at once.
                 Some(unsafe { super::overlapped::complete(packet, &request, result) })

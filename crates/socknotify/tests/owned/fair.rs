@@ -247,3 +247,38 @@ fn e1_messages_without_end_starve_no_connection(backend: Backend) -> io::Result<
     }
     Ok(())
 }
+
+/// What is cancelled does not wait behind others.
+#[for_every_backend]
+fn e1_cancelling_without_end_starves_no_message(backend: Backend) -> io::Result<()> {
+    for room in [1, 4] {
+        let port = owning_port(backend, 1)?;
+        let mut worker = port.worker(room);
+        let mut peers = Vec::new();
+        for _ in 0..2 * room {
+            let (connection, theirs) = connect(&port)?;
+            port.arm(connection, Interest::NOTHING);
+            peers.push(theirs);
+        }
+        port.cancel_all();
+        port.send(1).expect("open");
+        let mut calls = 0;
+        let is_told = 'calls: loop {
+            worker.process(Some(PATIENCE))?;
+            calls += 1;
+            while let Some(event) = worker.take() {
+                match event {
+                    Event::Cancelled(connection) => port.arm(connection, Interest::NOTHING),
+                    Event::Message(1) => break 'calls true,
+                    other => panic!("{other:?}"),
+                }
+            }
+            if calls == 10 {
+                break false;
+            }
+            port.cancel_all();
+        };
+        assert!(is_told, "room {room}: {calls} calls without the message");
+    }
+    Ok(())
+}
