@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) files: Files,
     queue: Queue<Runnable>,
+    /// Threads were found to have left their places, and tasks have waited since.
+    has_left: AtomicBool,
     /// In how many milliseconds the next call comes that comes soon.
     soon: AtomicU64,
     crew: Crew,
@@ -105,6 +107,7 @@ impl Shared {
             tasks: Tasks::new(places),
             files: Files::new(),
             queue: Queue::new(places),
+            has_left: AtomicBool::new(false),
             soon: AtomicU64::new(SOON),
             count: interface::Crew::new(crew.threads, places, crew.on_limit.clone()),
             slow: crew.on_slow.clone().map(Slow::new),
@@ -132,6 +135,7 @@ impl Shared {
         let when_left = move || {
             if let Some(shared) = weak.upgrade() {
                 if !shared.queue.is_empty() {
+                    shared.has_left.store(true, Ordering::Relaxed);
                     shared.call(Call::Now);
                 }
             }
@@ -434,11 +438,18 @@ impl Shared {
             }
             *turn = turn.wrapping_add(1);
             let Some(runnable) = self.queue.take_in_turn(looking.list, *turn) else {
+                if self.has_left.load(Ordering::Relaxed) {
+                    self.has_left.store(false, Ordering::Relaxed);
+                }
                 return;
             };
             let is_last = self.queue.is_empty();
             if !is_last {
-                self.call(Call::Soon);
+                // In a burst this one may block too, and another place be free by now.
+                self.call(match self.has_left.load(Ordering::Relaxed) {
+                    true => Call::Now,
+                    false => Call::Soon,
+                });
             }
             self.as_polling(looking, || {
                 runnable.run();
