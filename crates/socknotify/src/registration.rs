@@ -186,8 +186,6 @@ pub(crate) enum Extra {
     Nothing,
     /// Arm a socket that the port owns, and that was adopted and is enabled under this key.
     Owned,
-    /// As `Owned`, where the system has it armed: only find out whether it is ready.
-    Armed,
     /// ENABLE only what this port does not have.
     New,
     /// ENABLE or DISABLE only what this port has.
@@ -202,7 +200,7 @@ impl Extra {
     /// Whether it asks for something that the Windows interface could not do.
     #[inline]
     pub(crate) fn is_extension(self) -> bool {
-        !matches!(self, Extra::Nothing | Extra::Owned | Extra::Armed)
+        !matches!(self, Extra::Nothing | Extra::Owned)
     }
 }
 
@@ -366,21 +364,15 @@ impl<'socket> Registration<'socket> {
         }
     }
 
-    /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key. `is_armed`: the
-    /// system has it armed.
+    /// ENABLE for a one-shot, level-triggered registration of a socket that was adopted under this key.
     #[inline]
-    pub(crate) fn arm(
-        socket: RawSocket,
-        completion_key: usize,
-        event_filter: EventFilter,
-        is_armed: bool,
-    ) -> Self {
+    pub(crate) fn arm(socket: RawSocket, completion_key: usize, event_filter: EventFilter) -> Self {
         Registration {
             completion_key,
             event_filter,
             operation: Operation::ENABLE,
             trigger: Trigger::ONESHOT.union(Trigger::LEVEL),
-            extra: if is_armed { Extra::Armed } else { Extra::Owned },
+            extra: Extra::Owned,
             ..Self::of(socket)
         }
     }
@@ -425,7 +417,7 @@ impl<'socket> Registration<'socket> {
     /// Whether this is of a socket that the port owns.
     #[inline]
     pub(crate) fn is_owned(&self) -> bool {
-        matches!(self.extra, Extra::Owned | Extra::Armed)
+        self.extra == Extra::Owned
     }
 
     /// Check what can be checked without asking for the socket's state.

@@ -1,6 +1,6 @@
 //! Registrations: from the caller's entries to the table, and what has to be armed.
 
-use super::backend::{Arm, Backend, Wait};
+use super::backend::{Arm, Backend, Caller, Wait};
 use super::interest::{ArmError, Flag, Interest, State, Word, mode_of};
 use super::place::{self, Holder};
 use super::scheduler::Flag as GateFlag;
@@ -30,18 +30,29 @@ pub(super) fn flag_of(identity: u64) -> Flag {
 
 impl<B: Backend> Engine<B> {
     /// Apply registrations, and do not dequeue.
-    pub(super) fn register(&self, registrations: &mut [Registration<'_>]) -> Result<(), Error> {
+    pub(super) fn register(
+        &self,
+        registrations: &mut [Registration<'_>],
+        caller: Option<Caller<'_>>,
+    ) -> Result<(), Error> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        if registrations.is_empty() {
+        let mut polls = caller.map(|it| it.polls).filter(|it| !it.is_empty());
+        if registrations.is_empty() && polls.is_none() {
             // The caller asks whether the port can be used.
             return Ok(());
         }
         place::with_scratch(self.id, |kept| {
             let scratch = Scratch::<B>::of(kept);
+            if let Some(polls) = &mut polls {
+                scratch.add(polls);
+            }
             self.apply(scratch, registrations);
             self.arm(scratch, registrations);
+            if let Some(polls) = polls {
+                polls.refused.append(&mut scratch.refused);
+            }
         });
         Ok(())
     }
@@ -96,7 +107,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Arm what was enabled, or collect it to be armed with the batch, if there is something to arm.
-    #[inline]
+    #[inline(always)]
     pub(super) fn collect_arm(
         &self,
         batch: &mut Vec<Arm>,
@@ -162,6 +173,18 @@ impl<B: Backend> Engine<B> {
                 continue;
             }
             let fd = arm.interest.fd;
+            if arm.entry == Arm::POLLED {
+                let slot = self.table.entry(fd);
+                let word = slot.word();
+                if word.generation() != arm.interest.generation() {
+                    continue;
+                }
+                if let Err(error) = self.arm_now(&mut core, fd, word, false) {
+                    scratch.refused.push((slot.key(), error.into()));
+                    scratch.has_failed = true;
+                }
+                continue;
+            }
             let Some(entry) = entries.get_mut(arm.entry as usize) else {
                 // It was armed again. If the number refers to another file, its registration has ended.
                 match arm.outcome {

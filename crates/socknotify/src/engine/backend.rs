@@ -1,10 +1,12 @@
 //! What the engine needs of a system: [`Backend`], and the values that pass between the two.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::interest::{ArmError, Interest, Word};
 use super::table::{Outcome, Table};
 use crate::entry::Arming;
+use crate::handover::Handover;
 use crate::sys::Fd;
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
@@ -20,7 +22,7 @@ pub(crate) struct Arm {
     )]
     pub(crate) is_armed: bool,
     /// Which entry of the batch asked for it; [`NO_ENTRY`](Self::NO_ENTRY) for a level-triggered registration that is
-    /// armed again.
+    /// armed again, [`POLLED`](Self::POLLED) for one of [`Polls`].
     pub(super) entry: u32,
     /// What became of it, if it was not [armed](Outcome::Armed).
     pub(crate) outcome: Outcome,
@@ -28,6 +30,44 @@ pub(crate) struct Arm {
 
 impl Arm {
     pub(super) const NO_ENTRY: u32 = u32::MAX;
+    pub(super) const POLLED: u32 = u32::MAX - 1;
+}
+
+/// Sockets that a worker has enabled, that the system has armed, and that may be ready: its next call finds that out.
+#[derive(Default)]
+pub(crate) struct Polls {
+    pub(super) batch: Vec<Arm>,
+    /// The keys of those of the last call that the system knows no more.
+    pub(crate) refused: Vec<(usize, RegistrationError)>,
+}
+
+impl Polls {
+    /// Poll it with the next call.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, interest: Interest) {
+        self.batch.push(Arm {
+            interest,
+            is_armed: true,
+            entry: Arm::POLLED,
+            outcome: Outcome::Armed,
+        });
+    }
+
+    /// They are another's to arm.
+    pub(crate) fn clear(&mut self) {
+        self.batch.clear();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+}
+
+/// A worker whose call it is.
+pub(crate) struct Caller<'call> {
+    pub(crate) polls: &'call mut Polls,
+    /// What it has in hand when the call is over.
+    pub(crate) handover: &'call Arc<dyn Handover>,
 }
 
 /// What the system reports of a descriptor.

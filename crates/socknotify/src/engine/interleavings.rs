@@ -17,8 +17,8 @@ use super::interest::Flag;
 use super::sync::model::set_blocked;
 use super::watch::FIRST_TICK;
 use super::{
-    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Left, Mode, Report, Reports, Table, Wait,
-    Waited,
+    Arm, ArmError, Backend, Caller, DESCRIPTOR, Engine, Interest, Left, Mode, Polls, Report,
+    Reports, Table, Wait, Waited,
 };
 use crate::entry::Arming;
 use crate::handover::Handover;
@@ -822,17 +822,50 @@ fn a_time_that_is_over_is_told_once_whoever_waits() {
     });
 }
 
-/// Enable an adopted socket. True if that is all: it is armed.
-fn enable_owned(port: &Port, is_drained: bool) -> bool {
+/// Enable an adopted socket. Returns what is left to do.
+fn enable_owned(port: &Port, is_drained: bool) -> Left {
     let arming = Arming::default();
     let enabled = port.enable_owned(0, 10, EventFilter::IN, arming, is_drained);
-    enabled == Ok(Left::Nothing)
+    enabled.expect("it was adopted")
+}
+
+/// Nothing is in hand.
+struct Empty;
+
+impl Handover for Empty {
+    fn flow_on(&self) {}
+
+    fn taken(&self) -> (usize, Option<usize>) {
+        (0, None)
+    }
+}
+
+/// Do what is left to do for the socket 0, which was enabled under this key, and dequeue.
+pub(crate) fn do_and_dequeue(
+    port: &Port,
+    key: usize,
+    left: Left,
+    entries: &mut [Entry],
+) -> Result<usize, Error> {
+    let mut batch = Vec::new();
+    let mut polls = Polls::default();
+    match left {
+        Left::Nothing => {}
+        Left::Poll(interest) => polls.add(interest),
+        Left::Arm => batch.push(Registration::arm(0, key, EventFilter::IN)),
+    }
+    let handover: Arc<dyn Handover> = Arc::new(Empty);
+    let caller = Caller {
+        polls: &mut polls,
+        handover: &handover,
+    };
+    port.process(&mut batch, entries, None, Some(caller))
 }
 
 /// Arm an adopted socket, and wait for what comes.
 fn arm(port: &Port) -> u32 {
     enable_owned(port, false);
-    let mut batch = [Registration::arm(0, 10, EventFilter::IN, false)];
+    let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
     let mut entries = [Entry::default()];
     assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
     assert_eq!((batch[0].result(), entries[0].completion_key), (Ok(()), 10));
@@ -850,12 +883,9 @@ fn adopted(port: &Port) {
 
 /// Enable the adopted socket, and arm it, if that is to be done, in the call that dequeues. Returns the key of what comes.
 fn arm_and_dequeue(port: &Port, is_drained: bool) -> usize {
-    let mut batch = match enable_owned(port, is_drained) {
-        true => vec![],
-        false => vec![Registration::arm(0, 10, EventFilter::IN, true)],
-    };
+    let left = enable_owned(port, is_drained);
     let mut entries = [Entry::default()];
-    assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
+    assert_eq!(do_and_dequeue(port, 10, left, &mut entries), Ok(1));
     entries[0].completion_key
 }
 
@@ -1061,7 +1091,11 @@ fn all_blocks_until_all_is_handled(threads: usize, packets: usize, preemptions: 
                     });
                     let handover: Arc<dyn Handover> = hand.clone();
                     let mut entries = [Entry::default(); 2];
-                    let found = port.process(&mut [], &mut entries, None, Some(&handover));
+                    let caller = Caller {
+                        polls: &mut Polls::default(),
+                        handover: &handover,
+                    };
+                    let found = port.process(&mut [], &mut entries, None, Some(caller));
                     let count = match found {
                         Ok(count) => count,
                         Err(error) => return assert_eq!(error, Error::Closed),

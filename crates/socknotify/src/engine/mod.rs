@@ -54,7 +54,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
+pub(crate) use self::backend::{
+    Arm, Backend, Caller, DESCRIPTOR, Polls, Report, Reports, Wait, Waited,
+};
 pub(crate) use self::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Left, Outcome, Table};
 
@@ -62,9 +64,8 @@ use self::place::{Holder, Places, Roster};
 use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use self::watch::LAST_TICK;
-use crate::handover::Handover;
 use crate::sys::{Fd, Owner, Process};
-use crate::{Entry, Error, Registration, SlowThread, Snapshot, WakePolicy};
+use crate::{Entry, Error, Registration, RegistrationError, SlowThread, Snapshot, WakePolicy};
 
 /// A completion port on top of a backend.
 pub(crate) struct Engine<B: Backend> {
@@ -155,6 +156,8 @@ struct Scratch<B: Backend> {
     batch: Vec<Arm>,
     /// A connection of this call could not be armed: its owner has to be notified in any case.
     has_failed: bool,
+    /// Those of them that were to be polled: see [`Polls`].
+    refused: Vec<(usize, RegistrationError)>,
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,
@@ -174,6 +177,7 @@ impl<B: Backend> Default for Scratch<B> {
             memory: B::Memory::default(),
             batch: Vec::new(),
             has_failed: false,
+            refused: Vec::new(),
             has_armed_late: false,
             packets: Vec::new(),
             levels: Vec::new(),
@@ -191,6 +195,15 @@ impl<B: Backend> Scratch<B> {
         scratch
             .downcast_mut()
             .expect("a port has one kind of backend for ever")
+    }
+
+    /// Take over what a worker has to poll.
+    #[inline]
+    fn add(&mut self, polls: &mut Polls) {
+        match self.batch.is_empty() {
+            true => std::mem::swap(&mut self.batch, &mut polls.batch),
+            false => self.batch.append(&mut polls.batch),
+        }
     }
 }
 
@@ -534,14 +547,14 @@ impl<B: Backend> Engine<B> {
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         timeout: Option<Duration>,
-        handover: Option<&Arc<dyn Handover>>,
+        caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
         if !self.process.is_this() {
             return Err(Error::OtherProcess);
         }
         match entries.is_empty() {
-            true => self.register(registrations).map(|()| 0),
-            false => self.dequeue(registrations, entries, timeout, handover),
+            true => self.register(registrations, caller).map(|()| 0),
+            false => self.dequeue(registrations, entries, timeout, caller),
         }
     }
 }

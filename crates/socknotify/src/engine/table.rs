@@ -266,9 +266,10 @@ impl Slot {
     }
 
     /// Enable a registration of a socket that the port owns, by this number. `None` if it is not one, or has another key.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enable_owned(
         &self,
+        fd: Fd,
         key: usize,
         to: &Enable,
         arming: Arming,
@@ -288,10 +289,11 @@ impl Slot {
                 true => word.with_state(State::Enabled).without(Flag::RISEN),
                 false => to.apply(word).with(Flag::LATE),
             };
-            if self.replace(word, by.with_arming(arming)) {
+            let by = by.with_arming(arming);
+            if self.replace(word, by) {
                 return Some(match is_kept {
                     true if is_drained && word.is_quiet_since() => Left::Nothing,
-                    true => Left::Poll,
+                    true => Left::Poll(Interest { fd, word: by }),
                     false => Left::Arm,
                 });
             }
@@ -331,8 +333,8 @@ impl Enable {
 pub(crate) enum Left {
     /// Nothing holds, and the system reports what begins to.
     Nothing,
-    /// Something may hold that was reported before.
-    Poll,
+    /// Something may hold that was reported before: [poll](super::Polls) it, or arm it.
+    Poll(Interest),
     /// The system has not got it.
     Arm,
 }
@@ -478,7 +480,7 @@ mod tests {
             mode: Mode::Kept,
         };
         let first = Arming::default().next();
-        assert!(slot.enable_owned(key, &to, first, false).is_some());
+        assert!(slot.enable_owned(Fd(3), key, &to, first, false).is_some());
         slot.on_armed(slot.word().generation());
         let report = |polled| Report {
             fd: Fd(3),
@@ -488,7 +490,7 @@ mod tests {
         };
         assert!(slot.deliver(&report(None)).is_some());
         let second = first.next();
-        let left = slot.enable_owned(key, &to, second, true);
+        let left = slot.enable_owned(Fd(3), key, &to, second, true);
         assert_eq!(left, Some(Left::Nothing));
         let late = report(Some(first));
         assert_eq!(slot.deliver(&late), None);

@@ -70,7 +70,7 @@ impl<B: Backend> Engine<B> {
     /// left to do is for [`process`](Self::process), of any thread, at any time.
     ///
     /// `is_drained`: no wanted condition held when the socket's thread was done.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enable_owned(
         &self,
         socket: RawSocket,
@@ -83,8 +83,12 @@ impl<B: Backend> Engine<B> {
             true => Mode::Kept,
             false => Mode::Once,
         };
-        self.slot_of(socket)
-            .and_then(|slot| slot.enable_owned(key, &Enable { filter, mode }, arming, is_drained))
+        let to = Enable { filter, mode };
+        let slot = sys::fd(socket).and_then(|fd| Some((fd, self.table.slot(fd)?)));
+        let Some((fd, slot)) = slot else {
+            return Err(RegistrationError::NotASocket);
+        };
+        slot.enable_owned(fd, key, &to, arming, is_drained)
             .ok_or(RegistrationError::NotASocket)
     }
 
@@ -105,7 +109,7 @@ impl<B: Backend> Engine<B> {
         self.table.slot(sys::fd(socket)?)
     }
 
-    /// Arm a socket that was enabled, or poll it: for what is wanted by now. `None` if the system does not know it yet.
+    /// Arm a socket that was enabled, for what is wanted by now. `None` if the system does not know it yet.
     #[inline]
     pub(super) fn collect_owned(
         &self,
@@ -113,7 +117,6 @@ impl<B: Backend> Engine<B> {
         entry: &Registration<'_>,
         index: u32,
     ) -> Option<()> {
-        let is_armed = entry.extra == Extra::Armed;
         let fd = sys::fd(entry.raw_socket())?;
         let slot = self.table.slot(fd)?;
         let word = slot.word();
@@ -122,12 +125,10 @@ impl<B: Backend> Engine<B> {
             return Some(());
         }
         if !word.has(Flag::KNOWN) {
-            return is_armed.then_some(());
+            return None;
         }
-        if word.is_enabled() || !is_armed {
-            let interest = Interest { fd, word };
-            self.collect_arm(&mut scratch.batch, slot, interest, is_armed, index);
-        }
+        let interest = Interest { fd, word };
+        self.collect_arm(&mut scratch.batch, slot, interest, false, index);
         Some(())
     }
 

@@ -4,13 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::backend::Backend;
+use super::backend::{Backend, Caller, Polls};
 use super::place::{self, Holder, Record};
 use super::scheduler::{Flag, QUICK};
 use super::sync::{self, lock};
 use super::watch::{FIRST_TICK, LAST_TICK};
 use super::{Engine, Scratch};
-use crate::handover::Handover;
 use crate::{Entry, Error, Registration, WakePolicy};
 
 /// When a wait ends.
@@ -49,6 +48,7 @@ const SAMPLED: u32 = 8;
 /// A call that dequeues.
 pub(super) struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
+    polls: Option<&'call mut Polls>,
     scratch: &'call mut Scratch<B>,
     holder: &'call Arc<Holder>,
     deadline: Deadline,
@@ -76,8 +76,12 @@ impl<B: Backend> Engine<B> {
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         timeout: Option<Duration>,
-        handover: Option<&Arc<dyn Handover>>,
+        caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
+        let (polls, handover) = match caller {
+            Some(caller) => (Some(caller.polls), Some(caller.handover)),
+            None => (None, None),
+        };
         let new = || {
             let places: Weak<Self> = Arc::downgrade(self);
             Box::new(Record::new(self.id, places, lock(&self.roster).add()))
@@ -96,6 +100,7 @@ impl<B: Backend> Engine<B> {
         let mut call = Call {
             scratch,
             registrations,
+            polls,
             holder: &*holder,
             deadline: Deadline {
                 timeout,
@@ -114,10 +119,14 @@ impl<B: Backend> Engine<B> {
         self.stop_counting(&mut call);
         let Call {
             scratch,
+            polls,
             has_place,
             has_watch,
             ..
         } = call;
+        if let (true, Some(polls)) = (scratch.has_failed, polls) {
+            polls.refused.append(&mut scratch.refused);
+        }
         let has_levels = !scratch.levels.is_empty();
         if has_levels {
             sync::set(&self.has_levels);
@@ -191,6 +200,9 @@ impl<B: Backend> Engine<B> {
             return Err(Error::Closed);
         }
         call.scratch.has_failed = false;
+        if let Some(polls) = &mut call.polls {
+            call.scratch.add(polls);
+        }
         self.apply(call.scratch, call.registrations);
         if sync::is_set(&self.has_levels) {
             self.collect_levels(call.holder, &mut call.scratch.batch);

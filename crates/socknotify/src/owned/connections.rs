@@ -122,12 +122,12 @@ pub(super) struct Wish {
 }
 
 /// What is left to do once something was put into its slot.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ToDo {
     socket: RawSocket,
-    key: usize,
+    pub(super) key: usize,
     filter: EventFilter,
-    left: Left,
+    pub(super) left: Left,
     /// The system may refuse it: it does not watch it with this filter yet.
     pub(super) is_new: bool,
     /// The wheel does not report the slot in time for its deadline.
@@ -138,9 +138,7 @@ impl ToDo {
     /// What arms it beneath, unless that is done.
     #[inline]
     pub(super) fn arm(&self) -> Option<Registration<'static>> {
-        let is_armed = self.left == Left::Poll;
-        (self.left != Left::Nothing)
-            .then(|| Registration::arm(self.socket, self.key, self.filter, is_armed))
+        (self.left != Left::Nothing).then(|| Registration::arm(self.socket, self.key, self.filter))
     }
 }
 
@@ -156,7 +154,7 @@ pub(super) enum Looked {
     /// To accept.
     Listener,
     /// To arm, again or at last.
-    Arm(Registration<'static>),
+    Arm(ToDo),
     /// It is none of a slot.
     Other,
 }
@@ -463,10 +461,14 @@ impl<T> Connections<T> {
             Seen::Event => event,
             Seen::Arm(arming, filter) => {
                 match system.enable_owned(socket, key, filter, arming, false) {
-                    Ok(left) => {
-                        let is_armed = left == Left::Poll;
-                        Looked::Arm(Registration::arm(socket, key, filter, is_armed))
-                    }
+                    Ok(left) => Looked::Arm(ToDo {
+                        socket,
+                        key,
+                        filter,
+                        left,
+                        is_new: false,
+                        is_late: false,
+                    }),
                     // The port is closed.
                     Err(_) => Looked::Nothing,
                 }

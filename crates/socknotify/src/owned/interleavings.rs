@@ -10,9 +10,9 @@ use super::lists::{Listed, Lists};
 use super::packet::{Packet, is_to_take};
 use super::record::{Put, Reasons, Record, Seen};
 use crate::engine::Left;
-use crate::engine::interleavings::{Port, explore, explore_owning};
+use crate::engine::interleavings::{Port, do_and_dequeue, explore, explore_owning};
 use crate::entry::Arming;
-use crate::{Entry, Error, EventFilter, Events, Registration};
+use crate::{Entry, Error, EventFilter, Events};
 
 const KEY: usize = 10;
 
@@ -34,27 +34,21 @@ impl Slot {
         })
     }
 
-    /// As `Connections::put` does. Returns what is left to be armed.
-    fn put(&self, value: u32, is_drained: bool) -> Option<Registration<'static>> {
+    /// As `Connections::put` does. Returns what is left to do.
+    fn put(&self, value: u32, is_drained: bool) -> Left {
         let filter = EventFilter::IN;
         let mut record = self.record.lock().unwrap();
         let put = record.put(value, filter, is_drained, |arming, is_drained| {
             self.port.enable_owned(0, KEY, filter, arming, is_drained)
         });
         match put {
-            Ok(Put::Armed {
-                left: Left::Nothing,
-                ..
-            }) => None,
-            Ok(Put::Armed { left, .. }) => {
-                Some(Registration::arm(0, KEY, filter, left == Left::Poll))
-            }
+            Ok(Put::Armed { left, .. }) => left,
             Ok(Put::Look) => {
                 self.post_look();
-                None
+                Left::Nothing
             }
             // The port is closed.
-            Err(_) => None,
+            Err(_) => Left::Nothing,
         }
     }
 
@@ -78,21 +72,19 @@ impl Slot {
     }
 
     /// As a worker does: arm what is to be armed, and dequeue until there is something to take.
-    fn serve(&self, mut to_arm: Option<Registration<'static>>) -> Result<Taken, Error> {
+    fn serve(&self, mut left: Left) -> Result<Taken, Error> {
         let mut entries = [Entry::default()];
         loop {
-            let registrations = to_arm.as_mut_slice();
-            self.port.process(registrations, &mut entries, None, None)?;
-            to_arm = None;
+            do_and_dequeue(&self.port, KEY, left, &mut entries)?;
+            left = Left::Nothing;
             let event = &mut entries[0];
             if !is_to_take(event) {
                 let mut record = self.record.lock().unwrap();
                 match record.look(event, |arming| self.claim(arming), |_| true) {
                     Seen::Nothing => continue,
                     Seen::Arm(arming, filter) => {
-                        let left = self.port.enable_owned(0, KEY, filter, arming, false);
-                        let is_polled = left == Ok(Left::Poll);
-                        to_arm = Some(Registration::arm(0, KEY, filter, is_polled));
+                        let enabled = self.port.enable_owned(0, KEY, filter, arming, false);
+                        left = enabled.unwrap_or(Left::Nothing);
                         continue;
                     }
                     Seen::Event => {}
@@ -106,13 +98,9 @@ impl Slot {
     }
 
     /// Serve until it was cancelled once, and read once.
-    fn serve_until_both(
-        &self,
-        mut to_arm: Option<Registration<'static>>,
-        seen: &Mutex<(u32, u32)>,
-    ) {
+    fn serve_until_both(&self, mut left: Left, seen: &Mutex<(u32, u32)>) {
         let model = self.port.backend();
-        while let Ok((value, reason, _)) = self.serve(to_arm.take()) {
+        while let Ok((value, reason, _)) = self.serve(left) {
             let mut seen = seen.lock().unwrap();
             match reason {
                 Some(Reasons::CANCELLED) => seen.0 += 1,
@@ -130,7 +118,7 @@ impl Slot {
             }
             drop(seen);
             let is_drained = !model.is_readable(0);
-            to_arm = self.put(value, is_drained);
+            left = self.put(value, is_drained);
         }
     }
 }
@@ -151,7 +139,7 @@ fn f5_no_event_is_lost_when_a_wait_is_cancelled() {
             thread::spawn(move || slot.port.backend().become_readable(0))
         };
         slot.interrupt(Reasons::CANCELLED);
-        slot.serve_until_both(None, &seen);
+        slot.serve_until_both(Left::Nothing, &seen);
         other.join().unwrap();
         peer.join().unwrap();
         assert_eq!(*seen.lock().unwrap(), (1, 1));
@@ -167,14 +155,14 @@ fn f5_no_event_is_lost_when_what_is_to_be_armed_is_handed_on() {
         let late = slot.put(7, false);
         let is_last = Arc::new(AtomicBool::new(false));
         let serve = |slot: Arc<Slot>, is_last: Arc<AtomicBool>| {
-            move |mut to_arm: Option<_>| {
-                while let Ok((value, reason, _)) = slot.serve(to_arm.take()) {
+            move |mut left| {
+                while let Ok((value, reason, _)) = slot.serve(left) {
                     assert_eq!(reason, None);
                     slot.port.backend().drain(0);
                     if is_last.load(Ordering::SeqCst) {
                         return slot.port.close();
                     }
-                    to_arm = slot.put(value, true);
+                    left = slot.put(value, true);
                 }
             }
         };
@@ -191,7 +179,7 @@ fn f5_no_event_is_lost_when_what_is_to_be_armed_is_handed_on() {
             })
         };
         slot.post_look();
-        serve(slot, is_last)(None);
+        serve(slot, is_last)(Left::Nothing);
         other.join().unwrap();
         peer.join().unwrap();
     });
@@ -251,8 +239,7 @@ fn what_is_taken_out_is_reported_to_nobody() {
             // It is armed again as if it were drained: what has become ready meanwhile is found all the same.
             assert_eq!(value, 7);
             let again = slot.put(value, true);
-            let mut batch: Vec<_> = again.into_iter().collect();
-            assert_eq!(slot.port.process(&mut batch, &mut [], None, None), Ok(0));
+            assert_eq!(do_and_dequeue(&slot.port, KEY, again, &mut []), Ok(0));
         }
         assert_eq!(other.join().unwrap(), Ok((7, None, Events::IN)));
         peer.join().unwrap();

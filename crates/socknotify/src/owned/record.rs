@@ -43,6 +43,9 @@ impl Reasons {
     }
 }
 
+/// No filter that something is armed with.
+const UNWATCHED: EventFilter = EventFilter::from_bits_retain(1 << 8);
+
 /// What waits in a slot, and for what.
 #[derive(Debug)]
 pub(super) struct Record<V> {
@@ -52,8 +55,8 @@ pub(super) struct Record<V> {
     arming: Arming,
     /// What that was for.
     filter: EventFilter,
-    /// The filter that the port beneath has: armed with this one again, it is not refused.
-    watched: Option<EventFilter>,
+    /// The filter that the port beneath has, or [`UNWATCHED`]: armed with this one again, it is not refused.
+    watched: EventFilter,
     reasons: Reasons,
     /// A thread has looked at it, and nobody has taken what that has found.
     is_reported: bool,
@@ -73,7 +76,7 @@ impl<V> Default for Record<V> {
             armed: None,
             arming: Arming::default(),
             filter: EventFilter::NONE,
-            watched: None,
+            watched: UNWATCHED,
             reasons: Reasons::empty(),
             is_reported: false,
             is_enabled: false,
@@ -166,7 +169,7 @@ impl<V> Record<V> {
         match arm(self.arming, is_drained && !self.was_left) {
             Ok(left) => {
                 self.armed = Some(value);
-                let is_new = self.watched.replace(filter) != Some(filter);
+                let is_new = mem::replace(&mut self.watched, filter) != filter;
                 Ok(Put::Armed { left, is_new })
             }
             Err(error) => Err((value, error)),
@@ -325,7 +328,7 @@ impl<V> Record<V> {
     /// What is armed beneath does not count from here on.
     fn leave(&mut self) {
         self.was_left = true;
-        self.watched = None;
+        self.watched = UNWATCHED;
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connect;
-use super::connections::{Armed, Looked, NEVER, Node, Resident, Wish, drop_all};
+use super::connections::{Armed, Looked, NEVER, Node, Resident, ToDo, Wish, drop_all};
 use super::hand::{Hand, Hands};
 use super::linger;
 use super::listener::{Listener, Round};
@@ -16,6 +16,7 @@ use super::packet::{Packet, is_completion, is_to_take};
 use super::port::{Notice, Shared};
 use super::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
+use crate::engine::{Caller, Left, Polls};
 use crate::handover::Handover;
 use crate::lock::lock;
 use crate::sys;
@@ -70,8 +71,9 @@ pub struct Worker<T: Source, M = ()> {
     hands: Arc<Hands>,
     /// The same, for the port.
     handover: Arc<dyn Handover>,
-    /// What the next call arms. Others can take it from the hand.
+    /// What the next call arms, and what it polls. Others can take it from the hand.
     registrations: Vec<Registration<'static>>,
+    polls: Polls,
     /// One of those may be refused.
     is_any_new: bool,
     /// Memory for packets.
@@ -110,7 +112,8 @@ impl<T: Source, M> Worker<T, M> {
             hand,
             hands,
             handover,
-            registrations: Vec::with_capacity(room),
+            registrations: Vec::new(),
+            polls: Polls::default(),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
             events: Vec::with_capacity(room),
@@ -135,18 +138,23 @@ impl<T: Source, M> Worker<T, M> {
             Ok(None) => {}
             Ok(Some(to_do)) => {
                 self.is_any_new |= to_do.is_new;
-                if let Some(arm) = to_do.arm() {
-                    self.add_to_arm(arm);
-                }
+                self.list(&to_do);
             }
             Err(refused) => self.notify(refused),
         }
     }
 
+    /// The next call does what is left to do; or another thread, if this one blocks.
     #[inline]
-    fn add_to_arm(&mut self, arm: Registration<'static>) {
-        let listed = self.hand.lists.list(arm.completion_key);
-        self.registrations.push(arm);
+    fn list(&mut self, to_do: &ToDo) {
+        if to_do.left == Left::Nothing {
+            return;
+        }
+        let listed = self.hand.lists.list(to_do.key);
+        match to_do.left {
+            Left::Poll(interest) => self.polls.add(interest),
+            _ => self.registrations.extend(to_do.arm()),
+        }
         let is_kept = match listed {
             Listed::More => true,
             Listed::First => !self.shared.connections.port.system().is_unwatched(),
@@ -215,6 +223,7 @@ impl<T: Source, M> Worker<T, M> {
         let (is_here, mut events) = self.hand.lists.begin();
         if !is_here {
             self.registrations.clear();
+            self.polls.clear();
         }
         loop {
             self.shared.files.flush();
@@ -277,11 +286,7 @@ impl<T: Source, M> Worker<T, M> {
 
     /// Arm what was gathered.
     fn submit_gathered(&mut self) -> Result<(), Error> {
-        let port = &self.shared.connections.port;
-        let outcome = port.process(&mut self.registrations, &mut [], Some(Duration::ZERO));
-        let outcome = outcome.map(drop);
-        self.take_back_refused();
-        outcome
+        self.call(0, Some(Duration::ZERO)).map(drop)
     }
 
     /// The same, and dequeue, up to the timeout. Returns how many events there are.
@@ -290,15 +295,29 @@ impl<T: Source, M> Worker<T, M> {
         timeout: Option<Duration>,
         on_busy: &mut dyn FnMut(bool),
     ) -> Result<usize, Error> {
-        let system = self.shared.connections.port.system();
-        let outcome = system.process(
+        let count = self.call(self.entries.len(), timeout)?;
+        Ok(self.resolve(count, on_busy))
+    }
+
+    /// Arm what was gathered, and dequeue this much. Returns how much there is.
+    #[inline]
+    fn call(&mut self, room: usize, timeout: Option<Duration>) -> Result<usize, Error> {
+        let caller = Caller {
+            polls: &mut self.polls,
+            handover: &self.handover,
+        };
+        let outcome = self.shared.connections.port.system().process(
             &mut self.registrations,
-            &mut self.entries,
+            &mut self.entries[..room],
             timeout,
-            Some(&self.handover),
+            Some(caller),
         );
         self.take_back_refused();
-        Ok(self.resolve(outcome?, on_busy))
+        outcome
+    }
+
+    fn has_gathered(&self) -> bool {
+        !(self.registrations.is_empty() && self.polls.is_empty())
     }
 
     /// Take back the connections that the system refuses to watch.
@@ -313,6 +332,12 @@ impl<T: Source, M> Worker<T, M> {
             }
         }
         self.registrations.clear();
+        self.polls.clear();
+        if !self.polls.refused.is_empty() {
+            for (key, error) in std::mem::take(&mut self.polls.refused) {
+                self.on_refused(key, error);
+            }
+        }
     }
 
     /// The system refuses to watch a connection, or a listener, which is closed then.
@@ -367,8 +392,11 @@ impl<T: Source, M> Worker<T, M> {
                         self.listeners.push(*entry);
                         false
                     }
-                    Looked::Arm(arm) => {
-                        self.registrations.push(arm);
+                    Looked::Arm(to_do) => {
+                        match to_do.left {
+                            Left::Poll(interest) => self.polls.add(interest),
+                            _ => self.registrations.extend(to_do.arm()),
+                        }
                         false
                     }
                     Looked::Other => match Packet::of_port(entry, &connections.slots) {
@@ -406,11 +434,10 @@ impl<T: Source, M> Worker<T, M> {
             self.hand.flow_on_but_next(&mut self.events);
             events = self.hand.lists.len().0;
         }
-        let is_all = !is_timer_among && self.listeners.is_empty() && self.registrations.is_empty();
-        if is_all {
+        if !is_timer_among && self.listeners.is_empty() && !self.has_gathered() {
             return events;
         }
-        if !self.registrations.is_empty() {
+        if self.has_gathered() {
             // What other workers have left to be armed: this thread may not call again soon.
             let _ = self.submit();
         }
@@ -473,7 +500,7 @@ impl<T: Source, M> Worker<T, M> {
             // This thread has blocked within this call. Others do not look again.
             self.hand.flow_on_but_next(&mut self.events);
         }
-        if self.hand.lists.len() != (0, 0) || !self.registrations.is_empty() {
+        if self.hand.lists.len() != (0, 0) || self.has_gathered() {
             // These are for the caller, which may not call again soon.
             let _ = self.submit();
         }
@@ -551,9 +578,7 @@ impl<T: Source, M> Worker<T, M> {
             if to_do.is_late {
                 shared.deadlines.schedule(&shared.connections, key);
             }
-            if let Some(arm) = to_do.arm() {
-                self.add_to_arm(arm);
-            }
+            self.list(&to_do);
         }
     }
 
@@ -863,7 +888,7 @@ mod tests {
         peer.write_all(&[1])?;
         let first = connections.port.dequeue_one(PATIENCE)?;
         let again = match connections.look(&mut Packet::Look.of_slot(key)) {
-            Looked::Arm(again) => Some(again),
+            Looked::Arm(again) => again.arm(),
             _ => None,
         };
         let mut taken = take(first);

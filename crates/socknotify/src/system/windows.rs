@@ -7,9 +7,8 @@ use std::time::Duration;
 use windows_sys::Win32::Foundation::HANDLE;
 
 use crate::backend::Afd;
-use crate::engine::{Engine, Left};
+use crate::engine::{Caller, Engine, Left};
 use crate::entry::Arming;
-use crate::handover::Handover;
 use crate::native::Native;
 use crate::sys::RawSocket;
 use crate::{
@@ -112,11 +111,14 @@ impl SystemPort {
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         timeout: Option<Duration>,
-        handover: Option<&Arc<dyn Handover>>,
+        caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
         match self {
-            SystemPort::Engine(engine) => engine.process(registrations, entries, timeout, handover),
-            SystemPort::Native(port) => port.process(registrations, entries, timeout, handover),
+            SystemPort::Engine(engine) => engine.process(registrations, entries, timeout, caller),
+            SystemPort::Native(port) => {
+                let handover = caller.map(|it| it.handover);
+                port.process(registrations, entries, timeout, handover)
+            }
         }
     }
 
