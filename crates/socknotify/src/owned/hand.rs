@@ -50,9 +50,9 @@ impl Hand {
         }
     }
 
-    /// The same, but for the thread's next event. The thread itself calls this, with its copy.
-    pub(super) fn flow_on_but_next(&self, copy: &mut Vec<Entry>) {
-        self.requeue(self.lists.take_all_but_next(copy));
+    /// The same, but for the thread's next event. The thread itself calls this.
+    pub(super) fn flow_on_but_next(&self) {
+        self.requeue(self.lists.take_all_but_next());
     }
 
     /// With no lock held: the thread may need that.

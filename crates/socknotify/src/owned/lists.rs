@@ -1,10 +1,12 @@
 //! [`Lists`]: what others can take from a thread.
 //!
-//! The thread itself takes no lock for an event: it has a copy of them, and [claims](Lists::claim) the next one. What it
-//! hands back it [lists](Lists::list). Each is a count, for which others that take all exchange one that is never reached.
+//! The thread itself takes no lock: it [adds](Lists::add) what it dequeues, and [claims](Lists::claim) the next event. What it
+//! hands back it [lists](Lists::list). Each is a count, for which others that take all exchange [`TAKEN`]. They read what was
+//! counted with the lock held, which the thread takes before it counts anew.
 
 use std::collections::VecDeque;
 use std::mem;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::packet::Packet;
@@ -12,33 +14,89 @@ use crate::Entry;
 use crate::engine::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, lock};
 
 /// In place of a count: others have taken all that is counted. The thread may have counted on since.
-const TAKEN: usize = usize::MAX / 2;
+const TAKEN: usize = 1 << (usize::BITS - 1);
+
+/// How many events there are, and how many of them the thread has claimed, in one number.
+#[derive(Clone, Copy)]
+struct Counts {
+    claimed: usize,
+    all: usize,
+}
+
+impl Counts {
+    const BITS: u32 = usize::BITS / 2;
+
+    #[inline]
+    fn of(number: usize) -> Option<Self> {
+        (number & TAKEN == 0).then_some(Counts {
+            claimed: number & ((1 << Self::BITS) - 1),
+            all: number >> Self::BITS,
+        })
+    }
+
+    #[inline]
+    fn number(self) -> usize {
+        self.all << Self::BITS | self.claimed
+    }
+
+    fn left(self) -> usize {
+        self.all - self.claimed
+    }
+}
+
+/// The packet of an event, which the thread writes, and others may read.
+#[derive(Default)]
+struct Cell {
+    key: AtomicUsize,
+    transferred: AtomicUsize,
+    overlapped: AtomicUsize,
+}
+
+impl Cell {
+    #[inline]
+    fn set(&self, packet: &Entry) {
+        self.key.store(packet.completion_key, Ordering::Relaxed);
+        let transferred = packet.transferred as usize;
+        self.transferred.store(transferred, Ordering::Relaxed);
+        self.overlapped.store(packet.overlapped, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn get(&self) -> Entry {
+        Entry::new(
+            self.key.load(Ordering::Relaxed),
+            self.transferred.load(Ordering::Relaxed) as u32,
+            self.overlapped.load(Ordering::Relaxed),
+        )
+    }
+}
 
 /// What others can take from a thread.
 pub(super) struct Lists {
-    /// How many of the events the thread has claimed.
-    claimed: AtomicUsize,
+    /// The [`Counts`] of the events.
+    counts: AtomicUsize,
+    /// The packets of events to take, oldest first, with those that are claimed.
+    events: Box<[Cell]>,
+    /// How many were claimed before those.
+    before: AtomicUsize,
     /// How many keys are listed.
     listed: AtomicUsize,
     /// The keys of connections that were handed back.
     keys: Box<[AtomicUsize]>,
-    /// Events came back, since the port was closed when others had taken them.
-    has_returned: AtomicBool,
-    /// The lock is held for a move only.
+    /// There are more events inside.
+    has_more: AtomicBool,
     inside: Mutex<Inside>,
 }
 
 #[derive(Default)]
 struct Inside {
-    /// The packets of events to take, oldest first, with those that are claimed.
-    events: Vec<Entry>,
-    /// How many were claimed before those.
-    before: usize,
-    /// The key of the last of those, if the thread has dequeued nothing since.
+    /// The key of the last event that was claimed before others took the rest.
     last: Option<usize>,
     /// The packets of listeners to accept from.
     listeners: VecDeque<Entry>,
-    /// Events that came back.
+    /// The packets of events behind the others.
+    more: VecDeque<Entry>,
+    /// Events that came back, since the port was closed when others had taken them.
     returned: VecDeque<Entry>,
     /// The worker was dropped.
     has_ended: bool,
@@ -57,16 +115,14 @@ pub(super) enum Listed {
 
 impl Lists {
     pub(super) fn new(room: usize) -> Self {
-        let inside = Inside {
-            events: Vec::with_capacity(room),
-            ..Inside::default()
-        };
         Lists {
-            claimed: AtomicUsize::new(0),
+            counts: AtomicUsize::new(0),
+            events: (0..room).map(|_| Cell::default()).collect(),
+            before: AtomicUsize::new(0),
             listed: AtomicUsize::new(0),
             keys: (0..room).map(|_| AtomicUsize::new(0)).collect(),
-            has_returned: AtomicBool::new(false),
-            inside: Mutex::new(inside),
+            has_more: AtomicBool::new(false),
+            inside: Mutex::new(Inside::default()),
         }
     }
 
@@ -74,43 +130,63 @@ impl Lists {
         lock(&self.inside)
     }
 
+    fn counts(&self) -> Option<Counts> {
+        Counts::of(self.counts.load(Ordering::Relaxed))
+    }
+
     /// How many events there are to take.
-    fn count(&self, inside: &Inside) -> usize {
-        let claimed = self.claimed.load(Ordering::Relaxed);
-        inside.events.len().saturating_sub(claimed) + inside.returned.len()
+    #[inline]
+    pub(super) fn events(&self) -> usize {
+        let more = match self.has_more.load(Ordering::Relaxed) {
+            true => {
+                let inside = self.lock();
+                inside.more.len() + inside.returned.len()
+            }
+            false => 0,
+        };
+        self.counts().map_or(0, Counts::left) + more
     }
 
     /// How many events there are to take, and connections to arm.
     pub(super) fn len(&self) -> (usize, usize) {
-        let events = self.count(&self.lock());
         let listed = self.listed.load(Ordering::Relaxed);
-        (events, if listed < TAKEN { listed } else { 0 })
+        (self.events(), if listed < TAKEN { listed } else { 0 })
     }
 
     /// How many events the thread has taken, and the key of the last one, unless it has dequeued since.
     pub(super) fn taken(&self) -> (usize, Option<usize>) {
         let inside = self.lock();
-        let count = self.claimed.load(Ordering::Relaxed);
-        let claimed = &inside.events[..count.min(inside.events.len())];
-        let last = claimed.last().map(|it| it.completion_key);
-        (inside.before + claimed.len(), last.or(inside.last))
+        let before = self.before.load(Ordering::Relaxed);
+        match self.counts() {
+            Some(counts) => (before.wrapping_add(counts.claimed), self.last(counts)),
+            None => (before, inside.last),
+        }
     }
 
-    /// The thread is about to arm all that it has handed back, and to dequeue. False if others have it all. Also returns the
-    /// number of events to take.
-    pub(super) fn begin(&self) -> (bool, usize) {
-        let inside = self.lock();
-        let is_here = self.listed.swap(0, Ordering::Relaxed) < TAKEN;
-        (is_here, self.count(&inside))
+    /// The key of the event that was claimed last.
+    fn last(&self, counts: Counts) -> Option<usize> {
+        let index = counts.claimed.checked_sub(1)?;
+        Some(self.events[index].get().completion_key)
     }
 
-    /// The thread is about to arm all that it has handed back. Returns the number of events to take.
-    pub(super) fn settle(&self) -> usize {
-        let inside = self.lock();
-        if self.listed.load(Ordering::Relaxed) < TAKEN {
+    /// The thread is about to arm all that it has handed back, and to dequeue. False if others have it all.
+    #[inline]
+    pub(super) fn begin(&self) -> bool {
+        let is_here = self.settle();
+        if !is_here {
+            // They may be reading it.
+            let _inside = self.lock();
             self.listed.store(0, Ordering::Relaxed);
         }
-        self.count(&inside)
+        is_here
+    }
+
+    /// The thread is about to arm all that it has handed back. False if others have it all.
+    #[inline]
+    pub(super) fn settle(&self) -> bool {
+        let (listed, order) = (self.listed.load(Ordering::Relaxed), Ordering::Relaxed);
+        let settle = || self.listed.compare_exchange(listed, 0, order, order);
+        listed == 0 || listed < TAKEN && settle().is_ok()
     }
 
     /// Whether others have taken what was here since the thread dequeued last.
@@ -118,25 +194,78 @@ impl Lists {
         self.listed.load(Ordering::Relaxed) >= TAKEN
     }
 
-    /// Add events that were dequeued, also to the thread's copy. Returns how many there are to take.
-    pub(super) fn add_events(&self, copy: &mut Vec<Entry>, packets: &[Entry]) -> usize {
-        let mut inside = self.lock();
-        if self.claimed.load(Ordering::Relaxed) >= inside.events.len() {
-            inside.before += inside.events.len();
-            inside.last = None;
-            inside.events.clear();
-            copy.clear();
-            self.claimed.store(0, Ordering::Relaxed);
+    /// Add the packets of events that were dequeued, no more than there is room for, when there were none.
+    #[inline]
+    pub(super) fn add(&self, packets: &[Entry]) {
+        let number = self.counts.load(Ordering::Relaxed);
+        debug_assert!(Counts::of(number).is_none_or(|it| it.left() == 0));
+        if let Some(counts) = Counts::of(number).filter(|it| it.left() == 0) {
+            let new = self.set(packets);
+            let (ok, error) = (Ordering::Release, Ordering::Relaxed);
+            let added = self.counts.compare_exchange(number, new, ok, error);
+            if added.is_ok() {
+                let before = self.before.load(Ordering::Relaxed);
+                let before = before.wrapping_add(counts.claimed);
+                return self.before.store(before, Ordering::Relaxed);
+            }
         }
-        inside.events.extend_from_slice(packets);
-        copy.extend_from_slice(packets);
-        self.count(&inside)
+        self.add_anew(packets);
     }
 
-    /// The index of the next event in the thread's copy, which nobody else gets. There is none there if others have it.
+    /// Others have taken all. They may be reading it.
+    #[cold]
+    fn add_anew(&self, packets: &[Entry]) {
+        let _inside = self.lock();
+        let new = self.set(packets);
+        self.counts.store(new, Ordering::Release);
+    }
+
     #[inline]
-    pub(super) fn claim(&self) -> usize {
-        self.claimed.fetch_add(1, Ordering::Relaxed)
+    fn set(&self, packets: &[Entry]) -> usize {
+        for (cell, packet) in self.events.iter().zip(packets) {
+            cell.set(packet);
+        }
+        let counts = Counts {
+            claimed: 0,
+            all: packets.len(),
+        };
+        counts.number()
+    }
+
+    /// Add the packet of an event behind the others.
+    #[cold]
+    pub(super) fn add_behind(&self, packet: Entry) {
+        self.lock().more.push_back(packet);
+        self.has_more.store(true, Ordering::Relaxed);
+    }
+
+    /// The packet of the next event, which nobody else gets.
+    #[inline]
+    pub(super) fn claim(&self) -> Option<Entry> {
+        match self.counts() {
+            Some(counts) if counts.left() > 0 => {
+                let number = self.counts.fetch_add(1, Ordering::Relaxed);
+                if number & TAKEN == 0 {
+                    return Some(self.events[counts.claimed].get());
+                }
+            }
+            _ => {}
+        }
+        match self.has_more.load(Ordering::Relaxed) {
+            true => self.claim_behind(),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn claim_behind(&self) -> Option<Entry> {
+        let mut inside = self.lock();
+        let packet = inside.more.pop_front();
+        let packet = packet.or_else(|| inside.returned.pop_front());
+        if packet.is_none() {
+            self.has_more.store(false, Ordering::Relaxed);
+        }
+        packet
     }
 
     #[cold]
@@ -164,22 +293,13 @@ impl Lists {
             return Some(events);
         }
         inside.returned.extend(events);
-        self.has_returned.store(true, Ordering::Relaxed);
+        self.has_more.store(true, Ordering::Relaxed);
         None
     }
 
     /// The worker is dropped: nobody takes any more what would be put back.
     pub(super) fn end(&self) {
         self.lock().has_ended = true;
-    }
-
-    /// Take an event that came back.
-    #[inline]
-    pub(super) fn take_returned(&self) -> Option<Entry> {
-        match self.has_returned.load(Ordering::Relaxed) {
-            true => self.lock().returned.pop_front(),
-            false => None,
-        }
     }
 
     /// List the key of a connection that is handed back.
@@ -211,21 +331,36 @@ impl Lists {
     pub(super) fn take_all(&self) -> (Vec<Entry>, Vec<Entry>) {
         let mut inside = self.lock();
         let packets = self.take_listed(&mut inside);
-        let claimed = self.claimed.swap(TAKEN, Ordering::Relaxed);
-        let mut events = mem::take(&mut inside.events);
-        let others = events.split_off(claimed.min(events.len()));
-        inside.before += events.len();
-        inside.last = events.last().map(|it| it.completion_key).or(inside.last);
-        (packets, others)
+        let mut events = Vec::new();
+        if let Some(counts) = Counts::of(self.counts.swap(TAKEN, Ordering::Acquire)) {
+            self.before.fetch_add(counts.claimed, Ordering::Relaxed);
+            inside.last = self.last(counts);
+            events.extend(self.read(counts.claimed..counts.all));
+        }
+        events.extend(inside.more.drain(..));
+        (packets, events)
+    }
+
+    fn read(&self, range: Range<usize>) -> impl Iterator<Item = Entry> {
+        self.events[range].iter().map(Cell::get)
     }
 
     /// The same for the thread itself, but for the next event.
-    pub(super) fn take_all_but_next(&self, copy: &mut Vec<Entry>) -> (Vec<Entry>, Vec<Entry>) {
+    pub(super) fn take_all_but_next(&self) -> (Vec<Entry>, Vec<Entry>) {
         let mut inside = self.lock();
         let packets = self.take_listed(&mut inside);
-        let kept = self.claimed.load(Ordering::Relaxed).saturating_add(1);
-        let kept = kept.min(inside.events.len());
-        copy.truncate(kept);
-        (packets, inside.events.split_off(kept))
+        let mut events = Vec::new();
+        let mut kept = 1;
+        if let Some(counts) = self.counts().filter(|it| it.left() > 0) {
+            let all = counts.claimed + 1;
+            // Others change it with the lock held only.
+            let left = Counts { all, ..counts };
+            self.counts.store(left.number(), Ordering::Release);
+            events.extend(self.read(all..counts.all));
+            kept = 0;
+        }
+        let kept = kept.min(inside.more.len());
+        events.extend(inside.more.drain(kept..));
+        (packets, events)
     }
 }

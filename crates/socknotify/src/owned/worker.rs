@@ -78,8 +78,6 @@ pub struct Worker<T: Source, M = ()> {
     is_any_new: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
-    /// The copy of the hand's events.
-    events: Vec<Entry>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
     /// How many results of work were taken since the latest call.
@@ -116,7 +114,6 @@ impl<T: Source, M> Worker<T, M> {
             polls: Polls::default(),
             is_any_new: false,
             entries: vec![Entry::default(); room].into(),
-            events: Vec::with_capacity(room),
             listeners: Vec::new(),
             handled: 0,
         }
@@ -220,18 +217,18 @@ impl<T: Source, M> Worker<T, M> {
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
         let mut polls = 0;
-        let (is_here, mut events) = self.hand.lists.begin();
-        if !is_here {
+        if !self.hand.lists.begin() {
             self.registrations.clear();
             self.polls.clear();
         }
+        let mut events = self.hand.lists.events();
         loop {
             self.shared.files.flush();
             let mut outcome = Ok(());
             // Connections that the system may refuse are armed before the wait, which would not end for them.
             if self.is_any_new || events > 0 {
                 outcome = self.submit_gathered();
-                events = self.hand.lists.len().0;
+                events = self.hand.lists.events();
             }
             if events == 0 && outcome.is_ok() {
                 outcome = self
@@ -239,7 +236,7 @@ impl<T: Source, M> Worker<T, M> {
                     .map(|count| events = count);
                 if outcome.is_err() {
                     // What was not known to be new may be refused, too.
-                    events = self.hand.lists.len().0;
+                    events = self.hand.lists.events();
                 }
             }
             if events > 0 {
@@ -263,7 +260,8 @@ impl<T: Source, M> Worker<T, M> {
                     return Ok(0);
                 }
             }
-            events = self.hand.lists.settle();
+            self.hand.lists.settle();
+            events = self.hand.lists.events();
         }
     }
 
@@ -373,7 +371,7 @@ impl<T: Source, M> Worker<T, M> {
 
     #[cold]
     fn add_event(&mut self, packet: Entry) {
-        self.hand.lists.add_events(&mut self.events, &[packet]);
+        self.hand.lists.add_behind(packet);
     }
 
     /// Turn this many packets into events. Returns how many there are.
@@ -425,17 +423,10 @@ impl<T: Source, M> Worker<T, M> {
                 events += 1;
             }
         }
-        let mut events = self
-            .hand
-            .lists
-            .add_events(&mut self.events, &self.entries[..events]);
+        self.hand.lists.add(&self.entries[..events]);
         if events > 1 && self.hand.lists.was_taken() {
             // It was seen to block within this call. Others do not look again.
-            self.hand.flow_on_but_next(&mut self.events);
-            events = self.hand.lists.len().0;
-        }
-        if !is_timer_among && self.listeners.is_empty() && !self.has_gathered() {
-            return events;
+            self.hand.flow_on_but_next();
         }
         if self.has_gathered() {
             // What other workers have left to be armed: this thread may not call again soon.
@@ -448,7 +439,7 @@ impl<T: Source, M> Worker<T, M> {
         if !self.listeners.is_empty() || !due.is_empty() {
             self.call_functions(due, on_busy);
         }
-        self.hand.lists.len().0
+        self.hand.lists.events()
     }
 
     /// Call the caller's functions, of timers and of listeners. If one blocks, what the thread has in hand flows on.
@@ -498,7 +489,7 @@ impl<T: Source, M> Worker<T, M> {
         }
         if self.hand.lists.was_taken() {
             // This thread has blocked within this call. Others do not look again.
-            self.hand.flow_on_but_next(&mut self.events);
+            self.hand.flow_on_but_next();
         }
         if self.hand.lists.len() != (0, 0) || self.has_gathered() {
             // These are for the caller, which may not call again soon.
@@ -630,10 +621,7 @@ impl<T: Source, M> Worker<T, M> {
             return None;
         }
         loop {
-            let packet = match self.events.get(self.hand.lists.claim()) {
-                Some(packet) => *packet,
-                None => self.hand.lists.take_returned()?,
-            };
+            let packet = self.hand.lists.claim()?;
             if let Some(event) = self.shared.event(&packet, &mut self.handled) {
                 return Some(event);
             }
