@@ -306,6 +306,9 @@ fn f4_what_a_worker_has_goes_to_one_thread_and_nothing_stays() {
         if lists.begin() {
             armed.append(&mut to_arm);
         }
+        while lists.events() > 0 {
+            taken.extend(next());
+        }
         lists.add(&[event(3)]);
         taken.extend(std::iter::from_fn(next));
         for (looks, events) in other.join().unwrap() {

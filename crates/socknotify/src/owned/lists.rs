@@ -14,9 +14,9 @@ use crate::Entry;
 use crate::engine::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, lock};
 
 /// In place of a count: others have taken all that is counted. The thread may have counted on since.
-const TAKEN: usize = 1 << (usize::BITS - 1);
+const TAKEN: usize = 1 << (Counts::BITS - 1);
 
-/// How many events there are, and how many of them the thread has claimed, in one number.
+/// How many events there are, and how many of them the thread has claimed: more than there are, if others have [`TAKEN`] them.
 #[derive(Clone, Copy)]
 struct Counts {
     claimed: usize,
@@ -26,21 +26,27 @@ struct Counts {
 impl Counts {
     const BITS: u32 = usize::BITS / 2;
 
-    #[inline]
-    fn of(number: usize) -> Option<Self> {
-        (number & TAKEN == 0).then_some(Counts {
+    #[inline(always)]
+    fn of(number: usize) -> Self {
+        Counts {
             claimed: number & ((1 << Self::BITS) - 1),
             all: number >> Self::BITS,
-        })
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn number(self) -> usize {
         self.all << Self::BITS | self.claimed
     }
 
+    #[inline(always)]
     fn left(self) -> usize {
-        self.all - self.claimed
+        self.all.saturating_sub(self.claimed)
+    }
+
+    #[inline(always)]
+    fn are_taken(self) -> bool {
+        self.claimed >= TAKEN
     }
 }
 
@@ -130,7 +136,8 @@ impl Lists {
         lock(&self.inside)
     }
 
-    fn counts(&self) -> Option<Counts> {
+    #[inline(always)]
+    fn counts(&self) -> Counts {
         Counts::of(self.counts.load(Ordering::Relaxed))
     }
 
@@ -144,7 +151,7 @@ impl Lists {
             }
             false => 0,
         };
-        self.counts().map_or(0, Counts::left) + more
+        self.counts().left() + more
     }
 
     /// How many events there are to take, and connections to arm.
@@ -157,9 +164,10 @@ impl Lists {
     pub(super) fn taken(&self) -> (usize, Option<usize>) {
         let inside = self.lock();
         let before = self.before.load(Ordering::Relaxed);
-        match self.counts() {
-            Some(counts) => (before.wrapping_add(counts.claimed), self.last(counts)),
-            None => (before, inside.last),
+        let counts = self.counts();
+        match counts.are_taken() {
+            true => (before, inside.last),
+            false => (before.wrapping_add(counts.claimed), self.last(counts)),
         }
     }
 
@@ -198,8 +206,9 @@ impl Lists {
     #[inline]
     pub(super) fn add(&self, packets: &[Entry]) {
         let number = self.counts.load(Ordering::Relaxed);
-        debug_assert!(Counts::of(number).is_none_or(|it| it.left() == 0));
-        if let Some(counts) = Counts::of(number).filter(|it| it.left() == 0) {
+        let counts = Counts::of(number);
+        debug_assert_eq!(counts.left(), 0);
+        if !counts.are_taken() {
             let new = self.set(packets);
             let (ok, error) = (Ordering::Release, Ordering::Relaxed);
             let added = self.counts.compare_exchange(number, new, ok, error);
@@ -242,14 +251,12 @@ impl Lists {
     /// The packet of the next event, which nobody else gets.
     #[inline]
     pub(super) fn claim(&self) -> Option<Entry> {
-        match self.counts() {
-            Some(counts) if counts.left() > 0 => {
-                let number = self.counts.fetch_add(1, Ordering::Relaxed);
-                if number & TAKEN == 0 {
-                    return Some(self.events[counts.claimed].get());
-                }
+        let counts = self.counts();
+        if counts.claimed < counts.all {
+            let number = self.counts.fetch_add(1, Ordering::Relaxed);
+            if !Counts::of(number).are_taken() {
+                return self.events.get(counts.claimed).map(Cell::get);
             }
-            _ => {}
         }
         match self.has_more.load(Ordering::Relaxed) {
             true => self.claim_behind(),
@@ -332,7 +339,8 @@ impl Lists {
         let mut inside = self.lock();
         let packets = self.take_listed(&mut inside);
         let mut events = Vec::new();
-        if let Some(counts) = Counts::of(self.counts.swap(TAKEN, Ordering::Acquire)) {
+        let counts = Counts::of(self.counts.swap(TAKEN, Ordering::Acquire));
+        if !counts.are_taken() {
             self.before.fetch_add(counts.claimed, Ordering::Relaxed);
             inside.last = self.last(counts);
             events.extend(self.read(counts.claimed..counts.all));
@@ -351,7 +359,8 @@ impl Lists {
         let packets = self.take_listed(&mut inside);
         let mut events = Vec::new();
         let mut kept = 1;
-        if let Some(counts) = self.counts().filter(|it| it.left() > 0) {
+        let counts = self.counts();
+        if counts.left() > 0 {
             let all = counts.claimed + 1;
             // Others change it with the lock held only.
             let left = Counts { all, ..counts };
