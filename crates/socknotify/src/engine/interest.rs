@@ -210,6 +210,15 @@ impl Word {
         self.0 & (LIVE_BITS | Flag::OWNED.0) == State::Disabled.bits() | Flag::OWNED.0
     }
 
+    /// Whether the port owns it, and the system has it armed for these conditions for as long as it is registered.
+    #[inline]
+    pub(super) fn is_kept_for(self, filter: EventFilter) -> bool {
+        const KEPT: u64 =
+            State::Disabled.bits() | (Mode::Kept as u64) << MODE | Flag::KNOWN.0 | Flag::OWNED.0;
+        let bits = self.0 & (LIVE_BITS | MODE_BITS | FILTER | KEPT | Flag::LATE.0);
+        bits == KEPT | u64::from(filter.bits())
+    }
+
     /// The number of its arming.
     #[inline]
     pub(crate) fn arming(self) -> Arming {

@@ -277,14 +277,10 @@ impl Slot {
     ) -> Option<Left> {
         loop {
             let word = self.word();
-            if !word.is_owned() || self.key() != key {
+            let is_kept = to.mode == Mode::Kept && word.is_kept_for(to.filter);
+            if !is_kept && !word.is_owned() || self.key() != key {
                 return None;
             }
-            let is_kept = to.mode == Mode::Kept
-                && word.mode() == Mode::Kept
-                && word.filter() == to.filter
-                && word.has(Flag::KNOWN)
-                && !word.has(Flag::LATE);
             let by = match is_kept {
                 true => word.with_state(State::Enabled).without(Flag::RISEN),
                 false => to.apply(word).with(Flag::LATE),

@@ -283,6 +283,7 @@ fn f4_what_a_worker_has_goes_to_one_thread_and_nothing_stays() {
     let event = |key| Packet::Ready(Arming::default(), Events::IN).of_slot(key);
     explore(3, move || {
         let lists = Arc::new(Lists::new(2));
+        lists.begin();
         lists.add(&[event(1), event(2)]);
         let other = {
             let lists = Arc::clone(&lists);

@@ -125,7 +125,8 @@ impl Lists {
             counts: AtomicUsize::new(0),
             events: (0..room).map(|_| Cell::default()).collect(),
             before: AtomicUsize::new(0),
-            listed: AtomicUsize::new(0),
+            // Before it dequeues, others do not know of it.
+            listed: AtomicUsize::new(TAKEN),
             keys: (0..room).map(|_| AtomicUsize::new(0)).collect(),
             has_more: AtomicBool::new(false),
             inside: Mutex::new(Inside::default()),
@@ -258,14 +259,14 @@ impl Lists {
                 return self.events.get(counts.claimed).map(Cell::get);
             }
         }
-        match self.has_more.load(Ordering::Relaxed) {
-            true => self.claim_behind(),
-            false => None,
-        }
+        None
     }
 
-    #[cold]
-    fn claim_behind(&self) -> Option<Entry> {
+    /// The same, of those that stand behind the others.
+    pub(super) fn claim_behind(&self) -> Option<Entry> {
+        if !self.has_more.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut inside = self.lock();
         let packet = inside.more.pop_front();
         let packet = packet.or_else(|| inside.returned.pop_front());

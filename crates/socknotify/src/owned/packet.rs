@@ -44,6 +44,12 @@ const OF_PORT: [Packet; 5] = [
 /// Beside an arming's number, in the overlapped value.
 const REPORTED: usize = 1 << 16;
 
+/// The overlapped value of what is to be taken of this arming, before or after it was looked at.
+#[inline(always)]
+pub(super) fn overlapped(arming: Arming, is_reported: bool) -> usize {
+    arming.overlapped() | if is_reported { REPORTED } else { 0 }
+}
+
 /// Whether a packet says that a connection is ready, which may be out of date, and nothing else is to be found out before
 /// it is taken. All else is looked at when it is dequeued.
 #[inline(always)]
@@ -84,8 +90,8 @@ impl Packet {
     #[inline]
     pub(super) fn of_slot(self, key: usize) -> Entry {
         let (events, overlapped) = match self {
-            Packet::Reported(arming, events) => (events, arming.overlapped() | REPORTED),
-            Packet::Ready(arming, events) => (events, arming.overlapped()),
+            Packet::Reported(arming, events) => (events, overlapped(arming, true)),
+            Packet::Ready(arming, events) => (events, overlapped(arming, false)),
             _ => (Events::empty(), Arming::default().overlapped()),
         };
         Entry::new(key, events.bits(), overlapped)

@@ -15,7 +15,7 @@ use std::mem;
 
 use bitflags::bitflags;
 
-use super::packet::{Packet, of_slot};
+use super::packet::{Packet, of_slot, overlapped};
 use crate::entry::Arming;
 use crate::{Entry, EventFilter, Events};
 
@@ -274,13 +274,7 @@ impl<V> Record<V> {
     /// Take what a packet is for, with the reason that it is to be reported for, if it was interrupted.
     #[inline(always)]
     pub(super) fn take(&mut self, entry: &Entry) -> Option<(V, Option<Reasons>)> {
-        let packet = of_slot(entry);
-        let (arming, is_reported) = match packet {
-            Packet::Ready(arming, _) => (arming, false),
-            Packet::Reported(arming, _) => (arming, true),
-            _ => return None,
-        };
-        if arming != self.arming || is_reported != self.is_reported {
+        if entry.overlapped != overlapped(self.arming, self.is_reported) {
             return None;
         }
         let value = self.armed.take()?;

@@ -620,12 +620,25 @@ impl<T: Source, M> Worker<T, M> {
         if !self.shared.connections.is_here() {
             return None;
         }
-        loop {
-            let packet = self.hand.lists.claim()?;
-            if let Some(event) = self.shared.event(&packet, &mut self.handled) {
-                return Some(event);
+        while let Some(packet) = self.hand.lists.claim() {
+            let event = self.shared.event(packet, &mut self.handled);
+            if event.is_some() {
+                return event;
             }
         }
+        self.take_behind()
+    }
+
+    /// The same, of those that stand behind the others.
+    #[cold]
+    fn take_behind(&mut self) -> Option<Event<T, M>> {
+        while let Some(packet) = self.hand.lists.claim_behind() {
+            let event = self.shared.event(packet, &mut self.handled);
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
     }
 }
 
@@ -660,15 +673,15 @@ fn other_event<T: Source, M>(
 impl<T: Source, M> Shared<T, M> {
     /// The event of a packet, unless what it refers to is gone. Results of work are counted.
     #[inline]
-    fn event(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
+    fn event(&self, packet: Entry, results: &mut usize) -> Option<Event<T, M>> {
         let place = self.connections.slots.get_by_key(packet.completion_key);
         let Some(mut place) = place else {
-            return self.event_of_port(packet, results);
+            return self.event_of_port(&packet, results);
         };
-        let Some((Armed::Connection(node), reason)) = place.record.take(packet) else {
+        let Some((Armed::Connection(node), reason)) = place.record.take(&packet) else {
             let is_shared = place.resident.is_some();
             drop(place);
-            return is_shared.then(|| self.shared_event(packet)).flatten();
+            return is_shared.then(|| self.shared_event(&packet)).flatten();
         };
         let filter = place.record.filter();
         drop(place);
@@ -863,7 +876,7 @@ mod tests {
         let port = Port::<TcpStream, u32>::with_messages()?;
         let connections = &port.shared.connections;
         let take = |mut packet: Entry| match connections.look(&mut packet) {
-            Looked::Event => port.shared.event(&packet, &mut 0),
+            Looked::Event => port.shared.event(packet, &mut 0),
             _ => None,
         };
         let listener = TcpListener::bind("127.0.0.1:0")?;
