@@ -5,10 +5,11 @@
 #![cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::channel;
+use std::sync::Mutex;
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 mod patience;
 
 use patience::PATIENCE;
-use socknotify::owned::{Event, FileDriver, FileOperation, Port};
+use socknotify::owned::{Event, FileDriver, FileOperation, Interest, Port, Serving};
 use socknotify::{
     CompletionPort, Error, EventFilter, Events, Overlapped, Registration, RegistrationError,
     Trigger,
@@ -352,6 +353,79 @@ fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result
         assert_eq!(port.worker(1).process(None), Err(Error::Closed));
         Ok(())
     })
+}
+
+fn wait_until(mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A handler waits for the next one, and the thread for that is the last one. In a child, since this is for all of its threads.
+#[test]
+fn serving_goes_on_though_no_thread_can_be_started() -> io::Result<()> {
+    let serves = || -> io::Result<()> {
+        let port = Port::<UnixStream>::builder().concurrency(2).build()?;
+        let connections = || -> io::Result<_> {
+            let (ours, theirs) = UnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            theirs.set_read_timeout(Some(PATIENCE))?;
+            port.arm(port.adopt(ours)?, Interest::IN);
+            Ok(theirs)
+        };
+        let (mut waiter, mut opener) = (connections()?, connections()?);
+        let (open, gate) = sync_channel(1);
+        let gate = Mutex::new(gate);
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| {
+                let serving = Serving::default().idle(Duration::from_millis(10));
+                port.serve(serving, |_, event| {
+                    let Event::Ready(mut client, _) = event else {
+                        return;
+                    };
+                    let mut byte = [0];
+                    if client.read_exact(&mut byte).is_ok() {
+                        match byte {
+                            [b'w'] => gate.lock().expect("no panic").recv().expect("it is opened"),
+                            _ => open.send(()).expect("one waits"),
+                        }
+                        let _ = client.write_all(&byte);
+                    }
+                })
+            });
+            let outcome = (|| {
+                waiter.write_all(b"w")?;
+                wait_until(|| {
+                    // Who dequeues looks.
+                    port.send(()).expect("it is open");
+                    port.snapshot().left == Some(1)
+                });
+                wait_until(|| port.serving().waiting == 1);
+                for call in [libc::SYS_clone, libc::SYS_clone3] {
+                    refuse_to_all(&Refusal {
+                        call,
+                        arguments: &[],
+                        error: libc::EAGAIN,
+                    })?;
+                }
+                opener.write_all(b"o")?;
+                opener.read_exact(&mut [0])?;
+                assert!(port.serving().is_short);
+                waiter.read_exact(&mut [0])
+            })();
+            port.close();
+            outcome
+        });
+        outcome
+    };
+    let child = Child::fork(|| {
+        let outcome = std::panic::catch_unwind(serves);
+        u8::from(!matches!(outcome, Ok(Ok(()))))
+    })?;
+    assert_eq!(child.status(), Some(0));
+    Ok(())
 }
 
 /// A shortage passes: what was refused is begun again, and what was queued for threads that were busy goes on.
