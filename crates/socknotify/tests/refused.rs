@@ -378,7 +378,7 @@ fn serving_goes_on_though_no_thread_can_be_started() -> io::Result<()> {
         let (mut waiter, mut opener) = (connections()?, connections()?);
         let (open, gate) = sync_channel(1);
         let gate = Mutex::new(gate);
-        let outcome = thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| {
                 let serving = Serving::default().idle(Duration::from_millis(10));
                 port.serve(serving, |_, event| {
@@ -417,8 +417,7 @@ fn serving_goes_on_though_no_thread_can_be_started() -> io::Result<()> {
             })();
             port.close();
             outcome
-        });
-        outcome
+        })
     };
     let child = Child::fork(|| {
         let outcome = std::panic::catch_unwind(serves);
