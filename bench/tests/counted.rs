@@ -58,15 +58,15 @@ const BOUNDS: [Bounds; 3] = [
             // The room was full before: so the kernel is asked, and reports all. With more room, it is a readiness check,
             // and an `epoll_wait` in one call of eight.
             system_calls_of_64: limit(1.1),
-            // 610 and 1766.
-            instructions_of_64: bound(640.0, 350.0),
+            // 608 and 1762.
+            instructions_of_64: bound(635.0, 350.0),
             instructions_of_1: bound(1820.0, 800.0),
         },
         armed_written: Costs {
             // The call that arms checks, and ends in an `epoll_wait`, too. A server arms and waits in one call.
             system_calls_of_64: limit(3.1),
-            // 647 and 2405.
-            instructions_of_64: bound(680.0, 350.0),
+            // 644 and 2395.
+            instructions_of_64: bound(675.0, 350.0),
             instructions_of_1: limit(2440.0),
         },
     },
@@ -76,12 +76,12 @@ const BOUNDS: [Bounds; 3] = [
             // A short read of a Unix stream does not show that it is drained: as above. That of a TCP stream does, and
             // there is no check.
             system_calls_of_64: limit(1.1),
-            instructions_of_64: bound(645.0, 350.0),
+            instructions_of_64: bound(642.0, 350.0),
             instructions_of_1: bound(1830.0, 800.0),
         },
         armed_written: Costs {
             system_calls_of_64: bound(3.1, 2.0),
-            instructions_of_64: bound(685.0, 350.0),
+            instructions_of_64: bound(682.0, 350.0),
             instructions_of_1: limit(2450.0),
         },
     },

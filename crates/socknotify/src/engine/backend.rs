@@ -166,6 +166,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// and the batch of a wait has only what is armed already, and what could not be armed.
     const ARMS_EACH: bool;
 
+    /// Whether a report of an earlier generation silences what is wanted by now: the call that arms it came late, and the thread
+    /// that has made it may be waiting since.
+    const IS_SILENT_BEHIND: bool = false;
+
     /// Whether several ports can watch one socket.
     const SHARES: bool;
 

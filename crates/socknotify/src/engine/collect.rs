@@ -186,9 +186,18 @@ impl<B: Backend> Engine<B> {
         match slot.deliver_any(report) {
             Ok(delivery) => return Some(delivery),
             Err(Undelivered::Unwanted(word)) => self.quiet(report.fd, slot, word),
-            // What was wanted earlier. Whoever wanted something else since has armed that after this report.
             Err(Undelivered::Stale(word)) if !word.is_live() => {
                 self.stale.fetch_add(1, Ordering::Relaxed);
+            }
+            // What was wanted earlier. If it is closed by now, there is nothing to do; if the system has no memory, whoever
+            // has armed that late tries again.
+            Err(Undelivered::Stale(word)) if B::IS_SILENT_BEHIND && word.is_due() => {
+                let interest = Interest {
+                    fd: report.fd,
+                    word,
+                };
+                let arm = |interest: &Interest| self.backend.arm(interest, false);
+                self.table.arm_latest(&interest, arm);
             }
             Err(Undelivered::Stale(_) | Undelivered::Held) => {}
         }

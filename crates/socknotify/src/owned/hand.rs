@@ -113,14 +113,14 @@ impl Hands {
 
     /// This thread dequeues with this hand. If it may wait, what it has in others flows on. Returns its hands, if they are
     /// not the ones that the hand was in.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enter(this: &Arc<Self>, hand: &Arc<Hand>, may_wait: bool) -> Option<Arc<Self>> {
-        let moved = HANDS.try_with(|hands| match Arc::ptr_eq(&hands.borrow(), this) {
-            true => None,
-            false => Self::move_to(hands, this, hand),
-        });
         // While the thread ends, it stays where it was.
-        let moved = moved.unwrap_or_default();
+        let is_there = HANDS.try_with(|hands| Arc::ptr_eq(&hands.borrow(), this));
+        let moved = match is_there.unwrap_or(true) {
+            true => None,
+            false => HANDS.with(|hands| Self::move_to(hands, this, hand)),
+        };
         let hands = moved.as_ref().unwrap_or(this);
         if may_wait && hands.count.load(Ordering::Relaxed) > 1 {
             hands.flow_on_beside(Some(hand));

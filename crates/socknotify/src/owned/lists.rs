@@ -145,7 +145,7 @@ impl Lists {
     /// How many events there are to take.
     #[inline]
     pub(super) fn events(&self) -> usize {
-        let more = match self.has_more.load(Ordering::Relaxed) {
+        let more = match self.has_more() {
             true => {
                 let inside = self.lock();
                 inside.more.len() + inside.returned.len()
@@ -153,6 +153,12 @@ impl Lists {
             false => 0,
         };
         self.counts().left() + more
+    }
+
+    /// Whether there may be events behind the others.
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more.load(Ordering::Relaxed)
     }
 
     /// How many events there are to take, and connections to arm.
@@ -264,9 +270,6 @@ impl Lists {
 
     /// The same, of those that stand behind the others.
     pub(super) fn claim_behind(&self) -> Option<Entry> {
-        if !self.has_more.load(Ordering::Relaxed) {
-            return None;
-        }
         let mut inside = self.lock();
         let packet = inside.more.pop_front();
         let packet = packet.or_else(|| inside.returned.pop_front());

@@ -626,7 +626,10 @@ impl<T: Source, M> Worker<T, M> {
                 return event;
             }
         }
-        self.take_behind()
+        match self.hand.lists.has_more() {
+            true => self.take_behind(),
+            false => None,
+        }
     }
 
     /// The same, of those that stand behind the others.
@@ -672,7 +675,7 @@ fn other_event<T: Source, M>(
 
 impl<T: Source, M> Shared<T, M> {
     /// The event of a packet, unless what it refers to is gone. Results of work are counted.
-    #[inline]
+    #[inline(always)]
     fn event(&self, packet: Entry, results: &mut usize) -> Option<Event<T, M>> {
         let place = self.connections.slots.get_by_key(packet.completion_key);
         let Some(mut place) = place else {

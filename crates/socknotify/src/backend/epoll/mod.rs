@@ -214,6 +214,7 @@ impl Epoll {
     }
 
     /// Report what was found ready, as far as there is room, and put the rest behind what the kernel has to report.
+    #[inline(never)]
     fn report_ready(
         &self,
         table: &Table,
@@ -221,17 +222,23 @@ impl Epoll {
         room: usize,
         reports: &mut impl Reports,
     ) {
-        let (taken, left) = memory.ready.split_at(memory.ready.len().min(room));
-        for &(interest, events) in taken {
+        let mut room = room;
+        for (interest, events) in &memory.ready {
+            // The kernel may have reported the same.
+            if !table.is_waiting(interest) {
+                continue;
+            }
+            if room == 0 {
+                table.arm_latest(interest, |interest| self.arm(interest, false));
+                continue;
+            }
+            room -= 1;
             reports.add(Report {
                 fd: interest.fd,
                 generation: interest.generation(),
-                events,
+                events: *events,
                 polled: Some(interest.arming()),
             });
-        }
-        for (interest, _) in left {
-            table.arm_latest(interest, |interest| self.arm(interest, false));
         }
     }
 }
@@ -322,13 +329,7 @@ impl Backend for Epoll {
             self.report(memory, &mut room, &mut waited, reports);
         }
         if !memory.ready.is_empty() {
-            // The kernel may have reported the same.
-            memory
-                .ready
-                .retain(|(interest, _)| table.is_waiting(interest));
-            if !memory.ready.is_empty() {
-                self.report_ready(table, memory, room, reports);
-            }
+            self.report_ready(table, memory, room, reports);
         }
         waited
     }

@@ -190,7 +190,7 @@ impl Kqueue {
     ///
     /// A change that comes after another thread has armed the socket in another way must only add to what is reported.
     /// What that thread wants is still reported, with the generation of the late change, and armed again by whoever
-    /// [sees](Self::arm_behind) that.
+    /// [gets](Backend::IS_SILENT_BEHIND) that.
     fn collect(&self, table: &Table, changes: &mut Vec<Event>, batch: &mut [Arm]) -> (bool, bool) {
         changes.clear();
         let mut has_failed = false;
@@ -236,17 +236,6 @@ impl Kqueue {
                 .is_some_and(|it| translate::watches_both(&it))
     }
 
-    /// A filter has an event of this generation. If something else is wanted by now, the change that has brought it back was
-    /// made late, by a thread that may be waiting since: with this event, what is wanted is silent.
-    fn arm_behind(&self, table: &Table, fd: Fd, generation: u32) {
-        let latest = table.interest(fd);
-        let is_other = |latest: &Interest| latest.generation() != generation;
-        if let Some(latest) = latest.filter(|it| is_other(it) && table.is_waiting(it)) {
-            // If it is closed by now, there is nothing to do. If the kernel has no memory, that thread tries again.
-            table.arm_latest(&latest, |interest| self.arm(interest, false));
-        }
-    }
-
     /// Turn what the kernel reported into reports.
     fn read(&self, table: &Table, memory: &mut Memory, waited: &mut Waited) {
         let found = &mut memory.found;
@@ -263,7 +252,6 @@ impl Kqueue {
                 }
             } else if event.answer().is_none() {
                 let (fd, generation) = (event.fd(), event.generation());
-                self.arm_behind(table, fd, generation);
                 let kind = identity::kind(fd);
                 let mut shown = translate::events(event, kind);
                 // The two events of a socket are next to each other if both conditions held when it was armed.
@@ -320,6 +308,7 @@ impl Backend for Kqueue {
     type Memory = Memory;
 
     const KEEPS: bool = false;
+    const IS_SILENT_BEHIND: bool = true;
     const ARMS_EACH: bool = false;
     const SHARES: bool = true;
 
