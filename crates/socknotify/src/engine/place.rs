@@ -651,24 +651,26 @@ impl Roster {
     }
 
     /// The thread that watches has looked, after it meant to wait for `nap`. If the time has come, count out the thread that
-    /// has held its place longest.
+    /// has held its place longest. Returns in what time it will have come, if nobody moves.
     pub(super) fn count_out_if_due(
         &mut self,
         gate: &Gate,
         places: usize,
         nap: Duration,
         found: &mut Found,
-    ) {
+    ) -> Duration {
         let now = Instant::now();
         // One that blocks takes nothing.
         let runs = |doing| matches!(doing, Doing::Packets | Doing::Over);
         let has_moved = self.find_taken(now, runs) | std::mem::take(&mut self.has_moved);
         let counts = (self.counted_out(), places);
-        let spent = || process_time().unwrap_or_default();
+        let spent = process_time().unwrap_or_default();
         let rule = &mut self.last_resort;
-        if rule.is_due(now, spent, nap, has_moved, counts) {
+        let due_in = rule.due_in((now, spent), nap, has_moved, counts);
+        if due_in.is_zero() {
             self.count_out(gate, found);
         }
+        due_in
     }
 
     /// Count out the thread that has held its place longest.

@@ -45,10 +45,8 @@ fn next_tick(nap: Duration, found: &Found) -> Duration {
 /// is counted out, whatever it does.
 #[derive(Debug, Default)]
 pub(super) struct LastResort {
-    /// When the thread that watches has looked last.
-    looked: Option<Instant>,
-    /// The processor time of the process then, if it was read.
-    spent: Option<Duration>,
+    /// When the thread that watches has looked last, and the processor time of the process then.
+    looked: Option<(Instant, Duration)>,
     /// For how long nobody has dequeued, as far as the process has run, and what processor time it used meanwhile.
     quiet: Duration,
     used: Duration,
@@ -68,37 +66,34 @@ impl LastResort {
         Self::PERIOD + Self::PERIOD * over as u32 / places as u32
     }
 
-    /// The thread that watches has looked, after it meant to wait for `nap`. `spent` reads the processor time of the process, which
-    /// is not asked for while all goes on. `has_moved`: a thread has dequeued since the last look, or need not any more. True
-    /// if one is to be counted out.
-    pub(super) fn is_due(
+    /// The thread that watches has looked, after it meant to wait for `nap`, and this is so `now`, with the processor time that
+    /// the process has used. `has_moved`: a thread has dequeued since the last look, or need not any more. Returns in what time
+    /// one is to be counted out, if nobody moves: zero if now.
+    pub(super) fn due_in(
         &mut self,
-        now: Instant,
-        spent: impl FnOnce() -> Duration,
+        now: (Instant, Duration),
         nap: Duration,
         has_moved: bool,
         (over, places): (usize, usize),
-    ) -> bool {
+    ) -> Duration {
         let before = self.looked.replace(now).unwrap_or(now);
-        if has_moved {
-            self.spent = None;
-            (self.quiet, self.used) = (Duration::ZERO, Duration::ZERO);
-            return false;
-        }
-        let passed = now.saturating_duration_since(before);
-        let spent = spent();
-        let used = spent.saturating_sub(self.spent.replace(spent).unwrap_or(spent));
+        let passed = now.0.saturating_duration_since(before.0);
+        let used = now.1.saturating_sub(before.1);
         // A process that was stopped, or kept from the processors, has run for no longer than this.
         let is_late = passed > nap + LAST_TICK;
         self.quiet += if is_late { passed.min(used) } else { passed };
         self.used += used;
-        // If it hardly computes, more threads cost nothing.
-        let computes = self.used * 10 >= self.quiet;
-        let is_due = self.quiet >= Self::period(if computes { over } else { 0 }, places);
-        if is_due {
+        if has_moved {
             (self.quiet, self.used) = (Duration::ZERO, Duration::ZERO);
         }
-        is_due
+        // If it hardly computes, more threads cost nothing.
+        let computes = self.used * 10 >= self.quiet;
+        let period = Self::period(if computes { over } else { 0 }, places);
+        let left = period.saturating_sub(self.quiet);
+        if left.is_zero() {
+            (self.quiet, self.used) = (Duration::ZERO, Duration::ZERO);
+        }
+        left
     }
 }
 
@@ -178,11 +173,12 @@ impl<B: Backend> Engine<B> {
         let mut next = FIRST_TICK;
         if let Some(nap) = nap {
             let is_place_wanted = !is_idle && load.has(Flag::PARKED) && !load.has(Flag::EXPOSED);
+            let mut due_in = LAST_TICK;
             // The model checker knows no time.
             if detects && is_place_wanted && !cfg!(interleavings) {
-                roster.count_out_if_due(&self.gate, self.limit(), nap, &mut found);
+                due_in = roster.count_out_if_due(&self.gate, self.limit(), nap, &mut found);
             }
-            next = next_tick(nap, &found);
+            next = next_tick(nap, &found).min(due_in.max(BURST_TICK));
             self.tick.store(next.as_micros() as u32, Ordering::Relaxed);
         }
         drop(roster);
@@ -314,11 +310,11 @@ mod tests {
         let begin = Instant::now();
         let mut passed = Duration::ZERO;
         (0..200).find_map(|look| {
-            let spent = || passed.mul_f64(part);
-            let is_due = rule.is_due(begin + passed, spent, LAST_TICK, false, (over, 2));
+            let now = (begin + passed, passed.mul_f64(part));
+            let left = rule.due_in(now, LAST_TICK, false, (over, 2));
             let after = passed.as_millis();
             passed += LAST_TICK + late(look);
-            is_due.then_some(after)
+            left.is_zero().then_some(after)
         })
     }
 
@@ -351,8 +347,9 @@ mod tests {
         let mut rule = LastResort::default();
         let begin = Instant::now();
         for look in 0..100 {
-            let now = begin + 5 * look * MS;
-            assert!(!rule.is_due(now, || 5 * look * MS, LAST_TICK, look % 2 == 0, (0, 2)));
+            let now = (begin + 5 * look * MS, 5 * look * MS);
+            let left = rule.due_in(now, LAST_TICK, look % 2 == 0, (0, 2));
+            assert!(!left.is_zero());
         }
     }
 
