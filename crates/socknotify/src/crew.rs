@@ -1,9 +1,10 @@
 //! [`Crew`]: how many threads a server has, and when it needs one more.
 
 use std::fmt;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::drops::drop_all;
@@ -27,8 +28,10 @@ pub struct Crew {
     is_short: AtomicBool,
     /// It does so for long: so the last thread that waits is not held back any more.
     is_short_for_long: AtomicBool,
-    /// All that there may be work.
+    /// All that there may be work, or did so a moment ago.
     is_at_limit: AtomicBool,
+    /// The last thing that was told.
+    told: Mutex<bool>,
     on_limit: Option<Arc<OnLimit>>,
 }
 
@@ -48,6 +51,7 @@ impl Crew {
             is_short: AtomicBool::new(false),
             is_short_for_long: AtomicBool::new(false),
             is_at_limit: AtomicBool::new(false),
+            told: Mutex::new(false),
             on_limit,
         }
     }
@@ -76,7 +80,7 @@ impl Crew {
             // Those that refuse are no fewer than there may be.
             self.is_short.store(false, Ordering::SeqCst);
             if self.waiting() == 0 {
-                self.set_at_limit(true);
+                self.tell_limit();
             }
             return None;
         };
@@ -116,16 +120,29 @@ impl Crew {
     pub fn end_work(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if self.is_at_limit.load(Ordering::SeqCst) {
-            self.set_at_limit(false);
+            self.tell_limit();
         }
     }
 
+    /// Tell whether all threads work, if that is not what was told last.
     #[cold]
-    fn set_at_limit(&self, is_at_limit: bool) {
-        if self.is_at_limit.swap(is_at_limit, Ordering::SeqCst) != is_at_limit {
-            if let Some(call) = &self.on_limit {
-                // A panic ends no thread that serves.
-                drop_all([catch_unwind(AssertUnwindSafe(|| call(is_at_limit)))]);
+    fn tell_limit(&self) {
+        // Who waits again looks from here on.
+        self.is_at_limit.store(true, Ordering::SeqCst);
+        let is_now = || self.waiting() == 0 && self.threads() >= self.most;
+        // Who tells looks again when that is done.
+        while let Ok(mut told) = self.told.try_lock() {
+            let is_at_limit = is_now();
+            self.is_at_limit.store(is_at_limit, Ordering::SeqCst);
+            if mem::replace(&mut *told, is_at_limit) != is_at_limit {
+                if let Some(call) = &self.on_limit {
+                    // A panic ends no thread that serves.
+                    drop_all([catch_unwind(AssertUnwindSafe(|| call(is_at_limit)))]);
+                }
+            }
+            drop(told);
+            if is_now() == is_at_limit {
+                break;
             }
         }
     }
@@ -148,10 +165,11 @@ impl Crew {
 
     /// How long a thread waits for work that would wait for so long.
     pub fn timeout(&self, timeout: Option<Duration>) -> Option<Duration> {
-        if !self.is_short() {
-            return timeout;
+        if self.is_short() {
+            Some(Self::RETRY)
+        } else {
+            timeout
         }
-        Some(timeout.map_or(Self::RETRY, |timeout| timeout.min(Self::RETRY)))
     }
 
     /// Hold a thread back that was about to work, while all others work and are `blocked`, and the system starts none: it may
