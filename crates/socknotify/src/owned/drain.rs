@@ -58,6 +58,9 @@ impl<T, M> Port<T, M> {
     /// # }
     /// ```
     pub fn drain(&self, within: Duration) {
+        if !self.shared.connections.is_here() {
+            return;
+        }
         if let Some(end) = Instant::now().checked_add(within) {
             self.shared.files.close_by(end);
             let _ = self.shared.set_timer(end, Action::EndDrain);

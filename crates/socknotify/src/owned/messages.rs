@@ -23,28 +23,6 @@ pub(super) enum Message<M> {
     Result(M),
 }
 
-/// What timers that are due leave to do, which runs the caller's code.
-pub(super) struct Due<M> {
-    functions: Vec<Make<M>>,
-    /// The time of draining is over.
-    is_drain_over: bool,
-}
-
-impl<M> Default for Due<M> {
-    fn default() -> Self {
-        Due {
-            functions: Vec::new(),
-            is_drain_over: false,
-        }
-    }
-}
-
-impl<M> Due<M> {
-    pub(super) fn is_empty(&self) -> bool {
-        self.functions.is_empty() && !self.is_drain_over
-    }
-}
-
 impl<M> Message<M> {
     pub(super) fn into_inner(self) -> M {
         let (Message::Sent(message) | Message::Result(message)) = self;
@@ -271,28 +249,47 @@ impl<T, M> Shared<T, M> {
         !self.connections.is_closed() && self.timers.cancel(&self.deadlines, timer)
     }
 
-    /// TIMER was dequeued. Returns what is the caller's to do.
-    pub(super) fn ring(&self) -> Due<M> {
+    /// TIMER was dequeued. Returns whether the time of draining is over.
+    pub(super) fn ring(&self) -> bool {
         let due = self.deadlines.expire(&self.connections);
         let mut messages = Vec::new();
-        let mut due_now = Due::default();
+        let mut functions = Vec::new();
+        let mut is_drain_over = false;
         for action in self.timers.ring(&self.connections, &self.deadlines, due) {
             match action {
                 Action::Send(message) => messages.push(Message::Sent(message)),
-                Action::SendEvery(make, ..) => due_now.functions.push(make),
-                Action::EndDrain => due_now.is_drain_over = true,
+                Action::SendEvery(make, ..) => functions.push(make),
+                Action::EndDrain => is_drain_over = true,
                 Action::Expire(id) => {
                     self.files.cancel(id, Reason::Deadline);
                 }
             }
         }
         self.send_all(messages);
-        due_now
+        // A thread for each, since each may block.
+        let more = functions.len().saturating_sub(1);
+        let mut list = lock(&self.due);
+        // Closing drops those that are there, and may be over.
+        if !self.connections.is_closed() {
+            list.extend(functions.drain(..));
+        }
+        drop(list);
+        drop_all(functions);
+        for _ in 0..more {
+            let packet = Packet::Timer.entry(&self.connections.slots);
+            let _ = self.connections.port.system().post_ahead(packet);
+        }
+        is_drain_over
     }
 
-    /// Call the functions that make messages, and drop what did not drain in time: this runs the caller's code.
-    pub(super) fn make_due(&self, due: Due<M>) {
-        for make in due.functions {
+    /// Whether there are functions of timers to call.
+    pub(super) fn is_any_due(&self) -> bool {
+        !lock(&self.due).is_empty()
+    }
+
+    /// Call the functions of timers that are due. This runs the caller's code.
+    pub(super) fn call_due(&self) {
+        while let Some(make) = self.next_due() {
             let outcome = match make.try_lock() {
                 Ok(mut make) => Some(catch_unwind(AssertUnwindSafe(&mut *make))),
                 // Another thread still makes the one before. (It is not poisoned: no panic leaves it.)
@@ -306,8 +303,9 @@ impl<T, M> Shared<T, M> {
             // It may have been cancelled meanwhile, and dropping it runs the caller's code.
             drop_all([make]);
         }
-        if due.is_drain_over {
-            drop_all(self.connections.end(true));
-        }
+    }
+
+    fn next_due(&self) -> Option<Make<M>> {
+        lock(&self.due).pop_front()
     }
 }

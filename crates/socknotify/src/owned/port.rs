@@ -14,7 +14,7 @@ use super::messages::Message;
 use super::packet::Packet;
 use super::record::Reasons;
 use super::source::{Source, raw};
-use super::timers::Timers;
+use super::timers::{Make, Timers};
 use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
 use crate::crew::Crew;
 use crate::lock::{self, lock};
@@ -46,6 +46,8 @@ pub(super) struct Shared<T, M> {
     pub(super) messages: Mutex<VecDeque<Message<M>>>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
+    /// The functions of timers to call. A thread takes one after the other.
+    pub(super) due: Mutex<VecDeque<Make<M>>>,
     /// Rare events, with a packet in the queue for each, or with a thread that has dequeued it.
     notices: Mutex<VecDeque<Notice<T>>>,
     pub(super) files: Arc<Operations>,
@@ -394,6 +396,7 @@ impl<T, M> Port<T, M> {
                 messages: Mutex::default(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
+                due: Mutex::default(),
                 notices: Mutex::default(),
                 helpers,
                 crews: Mutex::default(),
@@ -409,7 +412,8 @@ impl<T, M> Drop for Port<T, M> {
 }
 
 /// Lets another event loop watch the port: its descriptor is readable when a worker's
-/// [`process`](crate::owned::Worker::process) would return events, and now and then without a reason.
+/// [`process`](crate::owned::Worker::process) would dequeue events, and now and then without a reason. Take all of them, and
+/// call `process` until it returns 0, before you wait: what a worker keeps, to be taken or to be armed, does not make it readable.
 ///
 /// No thread should wait in such a port: call `process` with a timeout of zero.
 #[cfg(unix)]
@@ -589,6 +593,7 @@ impl<T, M> Shared<T, M> {
         // These may refer to the port: no lock is held here, and no connection left in it.
         drop_all(residents);
         self.timers.clear();
+        drop_all(lock::take(&self.due));
         Closed {
             connections,
             operations,

@@ -241,12 +241,13 @@ impl<V> Record<V> {
             Packet::Ready(_, events) | Packet::Unnumbered(events) => {
                 let was_left = mem::take(&mut self.was_left);
                 let is_numbered = matches!(packet, Packet::Ready(..));
-                let shown = events & self.filter.wanted();
+                let mut shown = events & self.filter.wanted();
                 let may_be_old = self.is_blocking || was_left && !is_numbered;
                 // What else is out of date keeps nobody waiting.
-                let is_checked = may_be_old && shown == Events::IN;
-                let is_over = shown.is_empty() || is_checked && !holds(EventFilter::IN);
-                if is_over && self.reasons.is_empty() {
+                if may_be_old && shown.contains(Events::IN) && !holds(EventFilter::IN) {
+                    shown.remove(Events::IN);
+                }
+                if shown.is_empty() && self.reasons.is_empty() {
                     return self.arm_again();
                 }
                 shown

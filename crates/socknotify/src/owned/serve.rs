@@ -258,8 +258,11 @@ impl<T, M> Port<T, M> {
     /// # }
     /// ```
     pub fn serving(&self) -> ServingThreads {
-        let crews = lock(&self.shared.crews).clone();
         let mut sum = ServingThreads::default();
+        if !self.shared.connections.is_here() {
+            return sum;
+        }
+        let crews = lock(&self.shared.crews).clone();
         for crew in crews.iter().filter_map(Weak::upgrade) {
             sum.threads += crew.threads();
             sum.most += crew.most();

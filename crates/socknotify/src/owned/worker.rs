@@ -11,7 +11,7 @@ use super::hand::{Hand, Hands};
 use super::linger;
 use super::listener::{Listener, Round};
 use super::lists::Listed;
-use super::messages::{Due, Message};
+use super::messages::Message;
 use super::packet::{Packet, is_completion, is_to_take};
 use super::port::{Notice, Shared};
 use super::record::Reasons;
@@ -432,29 +432,28 @@ impl<T: Source, M> Worker<T, M> {
             // What other workers have left to be armed: this thread may not call again soon.
             let _ = self.submit();
         }
-        let due = match is_timer_among {
-            true => self.shared.ring(),
-            false => Due::default(),
-        };
-        if !self.listeners.is_empty() || !due.is_empty() {
-            self.call_functions(due, on_busy);
+        let is_drain_over = is_timer_among && self.shared.ring();
+        let is_any_due = is_timer_among && self.shared.is_any_due();
+        if !self.listeners.is_empty() || is_drain_over || is_any_due {
+            self.call_functions(is_drain_over, on_busy);
         }
-        self.hand.lists.events()
+        self.hand.lists.len().0
     }
 
     /// Call the caller's functions, of timers and of listeners. If one blocks, what the thread has in hand flows on.
     #[cold]
-    fn call_functions(&mut self, due: Due<M>, on_busy: &mut dyn FnMut(bool)) {
+    fn call_functions(&mut self, is_drain_over: bool, on_busy: &mut dyn FnMut(bool)) {
         self.hand.lists.add_listeners(&self.listeners);
-        let keeps_others =
-            self.listeners.len() + usize::from(!due.is_empty()) + self.hand.lists.len().0 > 1;
         self.listeners.clear();
         on_busy(true);
         let system = self.shared.connections.port.system();
-        if keeps_others && system.is_unwatched() {
+        if system.is_unwatched() {
             system.look_after();
         }
-        self.shared.make_due(due);
+        if is_drain_over {
+            drop_all(self.shared.connections.end(true));
+        }
+        self.shared.call_due();
         self.accept();
         if self.hand.lists.len().0 == 0 {
             on_busy(false);

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -475,5 +476,48 @@ fn a_cancellation_and_a_deadline_do_not_wait_behind_messages(backend: Backend) -
     // The alarm may need a call to be noticed, which takes what is queued besides.
     order[..4].sort();
     assert_eq!(order[2..4], ["cancelled", "timed out"], "{order:?}");
+    Ok(())
+}
+
+/// The time is over, and a timer is due whose function blocks.
+#[for_every_backend]
+fn a_drain_ends_in_its_time_though_the_function_of_a_timer_blocks(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (connection, _peer) = connect(&port)?;
+    let (end, until_end) = channel::<()>();
+    port.arm(connection, Interest::NOTHING);
+    let (closed, is_closed) = channel();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let closed = closed.clone();
+            let port = &port;
+            scope.spawn(move || {
+                let mut worker = port.worker(4);
+                while worker.process(None).is_ok() {
+                    while let Some(event) = worker.take() {
+                        if let Event::Draining(it) = event {
+                            worker.arm(it, Interest::NOTHING);
+                        }
+                    }
+                }
+                let _ = closed.send(());
+            });
+        }
+        wait_until("they wait", || port.snapshot().waiting == 2);
+        // In the same tick, most often.
+        let time = Duration::from_millis(50);
+        let is_set = port.send_every_with(time, move || {
+            let _ = until_end.recv();
+            1
+        });
+        port.drain(time);
+        let outcome = is_closed.recv_timeout(PATIENCE);
+        drop(end);
+        port.close();
+        assert!(is_set.is_ok());
+        assert_eq!(outcome, Ok(()), "a thread is told that the port is closed");
+    });
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What a worker has not taken flows on when its thread blocks.
 
 use std::io::{self, Read, Write};
+use std::mem;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -789,6 +790,46 @@ fn f4_what_was_dequeued_with_a_timer_whose_function_blocks_flows_on(
         drop(_end);
         Ok(())
     })
+}
+
+/// Two functions are due when a thread asks: each waits for the other one.
+#[for_every_backend]
+fn f4_a_timer_whose_function_blocks_keeps_no_other_waiting(backend: Backend) -> io::Result<()> {
+    let port = Port::<TcpStream, ()>::from(port_with(backend, 2)?);
+    let meet = Arc::new(Barrier::new(2));
+    let (called, calls) = channel();
+    for _ in 0..2 {
+        let (meet, called) = (Arc::clone(&meet), called.clone());
+        let mut is_first = true;
+        port.send_every_with(Duration::from_millis(1), move || {
+            if mem::take(&mut is_first) {
+                let _ = called.send(());
+                meet.wait();
+            }
+        })?;
+    }
+    thread::sleep(SHORT);
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&port);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut worker = port.worker(8);
+                while worker.process(None).is_ok() {
+                    while worker.take().is_some() {}
+                }
+            });
+        }
+        let is_called = (0..2).all(|number| {
+            let is_called = calls.recv_timeout(PATIENCE).is_ok();
+            if !is_called {
+                // So that the threads end.
+                (number..2).for_each(|_| _ = meet.wait());
+            }
+            is_called
+        });
+        assert!(is_called, "one function waits for the other to return");
+    });
+    Ok(())
 }
 
 /// A handler makes a second worker of its port, and waits in that.

@@ -1,6 +1,7 @@
 //! Forked children.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -27,7 +28,8 @@ impl Child {
             0 => {
                 // SAFETY: a number goes in, and the default action is to kill.
                 unsafe { libc::alarm(seconds) };
-                let status = work();
+                // A panic that leaves the only thread would end the child with success.
+                let status = catch_unwind(AssertUnwindSafe(work)).unwrap_or(101);
                 // SAFETY: it ends the child, and runs no destructor of what is the parent's.
                 unsafe { libc::_exit(status.into()) }
             }
