@@ -10,6 +10,11 @@ pub use crate::system::host::{
 pub use crate::wheel::Wheel;
 use crate::{CompletionPort, Registration};
 
+/// Call this before the first port is made where threads are not Rust's, and nobody is told of slow ones.
+pub fn leave_threads_unnamed() {
+    crate::engine::leave_threads_unnamed();
+}
+
 /// Call this whenever threads are found to have left their places, with no lock held. The first one stays.
 pub fn when_left(port: &CompletionPort, call: impl Fn() + Send + Sync + 'static) {
     port.system().when_left(Box::new(call));

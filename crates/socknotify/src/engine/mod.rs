@@ -58,6 +58,7 @@ pub(crate) use self::backend::{
     Arm, Backend, Caller, DESCRIPTOR, Polls, Report, Reports, Wait, Waited,
 };
 pub(crate) use self::interest::{ArmError, Interest, Mode};
+pub(crate) use self::place::leave_threads_unnamed;
 pub(crate) use self::table::{Left, Outcome, Table};
 
 use self::place::{Holder, Places, Roster};

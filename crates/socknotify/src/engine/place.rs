@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -84,6 +84,14 @@ impl Word {
     }
 }
 
+/// Whether threads are known by their `ThreadId`. For one that another language has started, the standard library allocates to
+/// have one, and memory checkers count that as possibly lost.
+static NAMES_THREADS: AtomicBool = AtomicBool::new(true);
+
+pub(crate) fn leave_threads_unnamed() {
+    NAMES_THREADS.store(false, Ordering::Relaxed);
+}
+
 /// A thread, as a port sees it. Others may look at it.
 pub(super) struct Holder {
     word: AtomicU64,
@@ -92,7 +100,7 @@ pub(super) struct Holder {
     levels: Mutex<Vec<(Fd, u32)>>,
     handover: Mutex<Option<Arc<dyn Handover>>>,
     thread: ThreadState,
-    /// `None` if it was ending.
+    /// `None` if it was ending, or if nobody is told of slow threads.
     id: Option<ThreadId>,
 }
 
@@ -103,7 +111,10 @@ impl Holder {
             levels: Mutex::new(Vec::new()),
             handover: Mutex::new(None),
             thread: ThreadState::of_this(),
-            id: with_thread(|_| std::thread::current().id()),
+            id: match NAMES_THREADS.load(Ordering::Relaxed) {
+                true => with_thread(|_| std::thread::current().id()),
+                false => None,
+            },
         }
     }
 
