@@ -179,8 +179,10 @@ fn a_file_is_read_by_the_traits_from_wherever_it_is_told_to() -> io::Result<()> 
         assert_eq!(file.seek(SeekFrom::Start(20)).await?, 20);
         file.read_exact(&mut part).await?;
         assert_eq!(file.seek(SeekFrom::Current(-10)).await?, 20);
-        // What is dropped has taken nothing, also if another buffer has less room.
-        let _ = is_pending(pin!(file.read(&mut part)));
+        // What is dropped has taken nothing, also if another buffer has less room. A read may also end at once.
+        while !is_pending(pin!(file.read(&mut part))) {
+            assert_eq!(file.seek(SeekFrom::Start(20)).await?, 20);
+        }
         file.read_exact(&mut part[..3]).await?;
         file.read_exact(&mut part[3..]).await?;
         assert_eq!(part[..], content[20..30]);
