@@ -10,6 +10,7 @@ use super::scheduler::{Flag, QUICK};
 use super::sync::{self, lock};
 use super::watch::{FIRST_TICK, LAST_TICK};
 use super::{Engine, Scratch};
+use crate::sys::on_time;
 use crate::{Entry, Error, Registration, WakePolicy};
 
 /// When a wait ends.
@@ -358,7 +359,10 @@ impl<B: Backend> Engine<B> {
             retries.then_some(call.retry),
         ];
         let until = times.into_iter().flatten().min();
-        let (count, waited) = self.ask(call.scratch, entries, until);
+        let (count, waited) = match call.has_watch && call.tick < FIRST_TICK {
+            true => on_time(|| self.ask(call.scratch, entries, until)),
+            false => self.ask(call.scratch, entries, until),
+        };
         self.gate.end_polling();
         if waited.woken {
             self.on_woken(call);

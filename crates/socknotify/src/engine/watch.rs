@@ -23,6 +23,7 @@ use super::sync::{self, lock};
 use super::wait::Call;
 use super::{Engine, Guard};
 use crate::WakePolicy;
+use crate::sys::on_time;
 
 /// How often threads that dequeue look at others.
 pub(super) const PEERS_LOOK: Duration = Duration::from_micros(100);
@@ -31,7 +32,7 @@ pub(super) const FIRST_TICK: Duration = Duration::from_millis(1);
 /// and after twice the time before, up to this.
 pub(super) const LAST_TICK: Duration = Duration::from_millis(5);
 /// After a place was found free, or a thread was seen to sleep, it looks after this time: there may be a burst.
-const BURST_TICK: Duration = Duration::from_micros(100);
+const BURST_TICK: Duration = Duration::from_micros(50);
 
 /// When the thread that has the watch looks next: after it meant to wait for `nap`, it has found this.
 fn next_tick(nap: Duration, found: &Found) -> Duration {
@@ -263,7 +264,7 @@ impl<B: Backend> Engine<B> {
             _ => call.tick,
         };
         let nap = left.map_or(nap, |left| left.min(nap));
-        core = sync::wait(parker, core, &self.core, Some(nap));
+        core = on_time(|| sync::wait(parker, core, &self.core, Some(nap)));
         if core.closed || core.scheduler.is_released(parker) {
             return core;
         }
@@ -364,7 +365,7 @@ mod tests {
             std::iter::repeat_with(next).take(6).collect::<Vec<_>>()
         };
         assert_eq!(naps(FIRST_TICK), [2000, 4000, 5000, 5000, 5000, 5000]);
-        assert_eq!(naps(BURST_TICK), [200, 400, 800, 1600, 3200, 5000]);
+        assert_eq!(naps(BURST_TICK), [100, 200, 400, 800, 1600, 3200]);
         let place = Found {
             freed: 1,
             ..Found::default()
