@@ -8,7 +8,7 @@ use super::backend::{Backend, Caller, Polls};
 use super::place::{self, Holder, Record};
 use super::scheduler::{Flag, QUICK};
 use super::sync::{self, lock};
-use super::watch::{FIRST_TICK, LAST_TICK};
+use super::watch::{BURST_TICK, FIRST_TICK, LAST_TICK};
 use super::{Engine, Scratch};
 use crate::sys::on_time;
 use crate::{Entry, Error, Registration, WakePolicy};
@@ -359,7 +359,7 @@ impl<B: Backend> Engine<B> {
             retries.then_some(call.retry),
         ];
         let until = times.into_iter().flatten().min();
-        let (count, waited) = match call.has_watch && call.tick < FIRST_TICK {
+        let (count, waited) = match call.has_watch && call.tick == BURST_TICK {
             true => on_time(|| self.ask(call.scratch, entries, until)),
             false => self.ask(call.scratch, entries, until),
         };

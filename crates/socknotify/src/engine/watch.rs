@@ -32,7 +32,7 @@ pub(super) const FIRST_TICK: Duration = Duration::from_millis(1);
 /// and after twice the time before, up to this.
 pub(super) const LAST_TICK: Duration = Duration::from_millis(5);
 /// After a place was found free, or a thread was seen to sleep, it looks after this time: there may be a burst.
-const BURST_TICK: Duration = Duration::from_micros(50);
+pub(super) const BURST_TICK: Duration = Duration::from_micros(50);
 
 /// When the thread that has the watch looks next: after it meant to wait for `nap`, it has found this.
 fn next_tick(nap: Duration, found: &Found) -> Duration {
@@ -264,7 +264,11 @@ impl<B: Backend> Engine<B> {
             _ => call.tick,
         };
         let nap = left.map_or(nap, |left| left.min(nap));
-        core = on_time(|| sync::wait(parker, core, &self.core, Some(nap)));
+        let wait = || sync::wait(parker, core, &self.core, Some(nap));
+        core = match nap == BURST_TICK {
+            true => on_time(wait),
+            false => wait(),
+        };
         if core.closed || core.scheduler.is_released(parker) {
             return core;
         }
