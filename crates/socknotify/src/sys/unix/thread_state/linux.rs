@@ -152,6 +152,15 @@ const CALLS: &[(libc::c_long, &str)] = &[
     (libc::SYS_sendmsg, "sendmsg"),
     (libc::SYS_wait4, "wait4"),
     (libc::SYS_waitid, "waitid"),
+    // With times of 64 bits, where those above have 32; the numbers are the same on all such processors.
+    #[cfg(target_pointer_width = "32")]
+    (407, "clock_nanosleep"),
+    #[cfg(target_pointer_width = "32")]
+    (413, "pselect6"),
+    #[cfg(target_pointer_width = "32")]
+    (414, "ppoll"),
+    #[cfg(target_pointer_width = "32")]
+    (422, "futex"),
 ];
 
 fn name_of(call: libc::c_long) -> Option<&'static str> {
