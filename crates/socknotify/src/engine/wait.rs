@@ -301,7 +301,8 @@ impl<B: Backend> Engine<B> {
         count + self.take_packets(&mut entries[count..])
     }
 
-    /// Ask the backend without waiting. Also returns whether there may be more.
+    /// Ask the backend without waiting. Also returns whether there may be more: it may have had out-of-date answers alone,
+    /// before it asked the system.
     #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
         let (count, waited) = self.ask(call.scratch, entries, Some(Duration::ZERO));
@@ -310,10 +311,9 @@ impl<B: Backend> Engine<B> {
             self.on_woken(call);
         }
         self.finish_batch(call.scratch, call.registrations);
-        (
-            count,
-            waited.is_full || waited.woken || call.scratch.has_armed_late,
-        )
+        let has_asked = waited.asked || entries.is_empty();
+        let may_be_more = waited.is_full || waited.woken || call.scratch.has_armed_late;
+        (count, may_be_more || !has_asked)
     }
 
     /// Wait in the backend, if no other thread does so in place of this one. `None`: there may be something now.

@@ -45,6 +45,8 @@ fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> 
 fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(8);
+    // From here on it keeps what it is to arm.
+    nothing(&mut worker);
     let mut peers = Vec::new();
     for _ in 0..8 {
         let (connection, mut peer) = connect(&port)?;
@@ -63,6 +65,25 @@ fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
         }
         assert_eq!(count, 8);
     }
+    Ok(())
+}
+
+/// The worker is to poll it for the arming before.
+#[for_every_backend]
+fn c4_what_was_taken_out_and_armed_for_something_else_is_reported(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (connection, _peer) = connect(&port)?;
+    let id = connection.id();
+    worker.arm(connection, Interest::IN | Interest::OUT);
+    let connection = ready(next(&mut worker));
+    worker.arm(connection, Interest::IN | Interest::OUT);
+    let connection = port.disarm(id).expect("nobody has dequeued its event");
+    port.arm(connection, Interest::OUT);
+    assert_eq!(worker.process(Some(Duration::ZERO))?, 1);
+    drop(worker.take().map(ready));
     Ok(())
 }
 
