@@ -14,7 +14,7 @@
 //! tokio-stream = { version = "0.1", features = ["sync"] }
 //! ```
 //!
-//! Run it with `cargo run --example service 127.0.0.1:7007 notes.db`, and try
+//! Run it from `crates/socknotify-async-examples` with `cargo run --example service 127.0.0.1:7007 notes.db`, and try
 //! `curl -d 'buy milk' 127.0.0.1:7007/notes`, `curl 127.0.0.1:7007/notes`, and `curl -N 127.0.0.1:7007/events`.
 
 use std::convert::Infallible;

@@ -105,6 +105,18 @@ pub(crate) fn set_role(role: Option<Role>) -> Option<Role> {
     ROLE.try_with(|it| it.replace(role)).ok().flatten()
 }
 
+/// Run the caller's code where nobody looks for tasks after it: those that it wakes are called for.
+pub(crate) fn without_role<R>(work: impl FnOnce() -> R) -> R {
+    struct Restores(Option<Role>);
+    impl Drop for Restores {
+        fn drop(&mut self) {
+            set_role(self.0);
+        }
+    }
+    let _restores = Restores(set_role(None));
+    work()
+}
+
 /// A task is polled next, or the future of `block_on`, which has this waker. Neither panics as it is woken.
 #[inline]
 pub(crate) fn begin_poll(waker: &Waker) {

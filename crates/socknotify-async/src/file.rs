@@ -1,5 +1,6 @@
 //! [`File`]: operations on files, which the system performs meanwhile.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
@@ -24,7 +25,8 @@ use crate::sync::{Waiter, lock};
 /// A buffer moves into an operation, and comes back with its result. An operation that is dropped is cancelled, unless the
 /// system has begun it; its buffer is dropped when the system is done with it.
 ///
-/// It also reads, and seeks, by the traits of `futures-io`. They have a place of their own in the file.
+/// It also reads, and seeks, by the traits of `futures-io`. They have a place of their own in the file,
+/// which is its beginning at first. What a read has read that was dropped, the next one returns, until a seek.
 ///
 /// For a file that the system has in memory, [`std::fs`] is faster: a task may block.
 ///
@@ -42,7 +44,6 @@ use crate::sync::{Waiter, lock};
 /// # })
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct File {
     file: PortFile,
     shared: Arc<Shared>,
@@ -200,11 +201,32 @@ impl AsyncSeek for File {
             SeekFrom::Start(offset) => Some(offset),
             SeekFrom::Current(more) => this.offset.checked_add_signed(more),
             // The system may have to ask a server for it.
-            end => Some(this.shared.block(|| (&*this.file).seek(end))?),
+            SeekFrom::End(more) => {
+                let length = this.shared.block(|| length(&this.file))?;
+                length.checked_add_signed(more)
+            }
         };
         this.offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
         (this.reads, this.left) = (None, 0..0);
         Poll::Ready(Ok(this.offset))
+    }
+}
+
+/// How long a file is, or a block device, whose own position moves.
+fn length(mut file: &std::fs::File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    match metadata.is_file() {
+        true => Ok(metadata.len()),
+        false => file.seek(SeekFrom::End(0)),
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("file", &self.file)
+            .field("offset", &self.offset)
+            .finish_non_exhaustive()
     }
 }
 

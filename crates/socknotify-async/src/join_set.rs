@@ -79,7 +79,8 @@ impl<T> JoinSet<T> {
         let place = self.tasks.vacant_entry();
         let tells = Tells(Arc::clone(&self.ended), place.key());
         let task = runtime.spawn(async move {
-            let _tells = tells;
+            // Dropped in this order, whether it was polled or not.
+            let (future, _tells) = (future, tells);
             future.await
         });
         place.insert(task).abort_handle()

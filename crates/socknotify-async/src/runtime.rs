@@ -341,6 +341,7 @@ impl Builder {
     /// Calls this with true when all [threads](Self::threads) are at work, so that tasks may wait, and with false when one of them
     /// waits again. It should return soon.
     pub fn on_limit(mut self, call: impl Fn(bool) + Send + Sync + 'static) -> Self {
+        let call = move |is_at_limit| context::without_role(|| call(is_at_limit));
         self.crew.on_limit = Some(Arc::new(call));
         self
     }
@@ -348,7 +349,7 @@ impl Builder {
     /// Calls this when a task has blocked or computed for this time in one poll, and again whenever that has doubled: say in a log
     /// where it was spawned, and in which system call it is. What runs in [`unblock`] does not count.
     ///
-    /// A further thread does that, which looks four times in this time. Each poll of a task takes some nanoseconds more.
+    /// A further thread does that, which looks four times in this time, each 1 to 250 ms. Each poll of a task takes some nanoseconds more.
     ///
     /// # Examples
     ///

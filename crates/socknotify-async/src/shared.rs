@@ -333,7 +333,10 @@ impl Shared {
         }
         self.slow.iter().for_each(Slow::begin);
         let ends = Ends(self);
-        ends.0.inside_or_outside(|| ends.0.serve(list));
+        ends.0.inside_or_outside(|| {
+            ends.0.serve(list);
+            context::set_role(None);
+        });
     }
 
     fn serve(self: &Arc<Self>, list: usize) {

@@ -193,6 +193,26 @@ fn a_file_is_read_by_the_traits_from_wherever_it_is_told_to() -> io::Result<()> 
     })
 }
 
+#[test]
+fn the_position_of_the_descriptor_stays() -> io::Result<()> {
+    run(async {
+        let mut theirs = tempfile::tempfile()?;
+        io::Write::write_all(&mut theirs, b"0123456789")?;
+        io::Seek::rewind(&mut theirs)?;
+        let mut file = File::try_from(theirs.try_clone()?)?;
+        assert_eq!(file.seek(SeekFrom::End(-2)).await?, 8);
+        let mut part = [0; 2];
+        file.read_exact(&mut part).await?;
+        assert_eq!(&part, b"89");
+        assert_eq!(io::Seek::stream_position(&mut theirs)?, 0);
+        assert!(
+            !format!("{file:?}").contains("bytes"),
+            "it shows no content"
+        );
+        Ok(())
+    })
+}
+
 /// The tag of one that is dropped, and that the system has begun, goes to no other one before it is over.
 #[test]
 fn results_go_to_who_has_begun_them() -> io::Result<()> {

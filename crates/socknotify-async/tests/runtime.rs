@@ -7,7 +7,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -826,6 +826,29 @@ fn a_slow_task_is_told_of_with_the_place_where_it_was_spawned() -> io::Result<()
     drop(end);
     assert!(runtime.block_on(task)?);
     assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+/// The thread that tells it has looked for tasks before.
+#[test]
+fn a_task_that_is_spawned_where_the_limit_is_told_runs() -> io::Result<()> {
+    let (tell, told) = mpsc::channel();
+    let handle = Arc::new(OnceLock::<Handle>::new());
+    let on_limit = {
+        let (handle, is_first) = (Arc::clone(&handle), AtomicBool::new(true));
+        move |is_at_limit: bool| {
+            if !is_at_limit && is_first.swap(false, Ordering::SeqCst) {
+                let tell = tell.clone();
+                let handle = handle.get().expect("it is set");
+                drop(handle.spawn(async move { tell.send(()) }));
+            }
+        }
+    };
+    let builder = Runtime::builder().places(1).threads(1);
+    let runtime = builder.on_limit(on_limit).build()?;
+    assert!(handle.set(runtime.handle().clone()).is_ok());
+    runtime.block_on(runtime.spawn(async {}))?;
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(()));
     Ok(())
 }
 

@@ -383,7 +383,7 @@ typedef struct sn_entry {
 #define SN_SUCCESS 0
 #define SN_TOO_MANY_OPEN_FILES 4    /* no descriptor is left for a new port */
 #define SN_ACCESS_DENIED 5          /* of an operation, as the codes below that have no comment */
-#define SN_INVALID_HANDLE 6         /* not an open port of this process */
+#define SN_INVALID_HANDLE 6         /* not an open port of this process, or no file for this */
 #define SN_NOT_ENOUGH_MEMORY 8
 #define SN_GEN_FAILURE 31           /* the system refused for another reason */
 #define SN_HANDLE_EOF 38            /* a read that begins at or after the end of the file */
@@ -625,9 +625,9 @@ uint32_t sn_write_associated(int file, const void *memory, uint32_t length, sn_o
  * Run work(context), and meanwhile let another thread run in place of this one.
  *
  * For work that blocks while the thread has packets in hand. Another thread takes its place then in any case, but only
- * after up to 10 ms (20 ms on Linux without /proc), when the block was seen; this leaves the place at once. On OpenBSD
- * and DragonFly nothing can be seen, and only this call leaves it. `work` must return: no longjmp, no exception, no
- * pthread_exit.
+ * after up to 10 ms (20 ms on Linux without /proc), when the block was seen, and on OpenBSD and DragonFly, where nothing
+ * can be seen, when the thread was counted out; this leaves the place at once. `work` must return: no longjmp, no
+ * exception, no pthread_exit.
  */
 uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context);
 

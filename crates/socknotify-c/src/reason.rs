@@ -55,14 +55,16 @@ pub(crate) fn text(code: Code) -> &'static CStr {
     match code {
         code::SUCCESS => c"success",
         code::TOO_MANY_OPEN_FILES => c"no descriptor is left for a port",
-        code::INVALID_HANDLE => c"not an open port of this process",
+        code::INVALID_HANDLE => {
+            c"not an open port of this process, or not a file that is open for this"
+        }
         code::NOT_ENOUGH_MEMORY | OUT_OF_MEMORY => c"not enough memory",
         code::GEN_FAILURE | OTHER => c"the system refused",
         code::NOT_SUPPORTED => c"not supported here",
         code::INVALID_PARAMETER => c"arguments that are wrong or contradict each other",
         code::TIMEOUT => c"no packet came in time",
         code::ABANDONED_WAIT => c"the port was closed",
-        code::NOT_FOUND | NOT_FOUND => c"the socket is not registered with this port",
+        code::NOT_FOUND | NOT_FOUND => c"not registered, associated or in progress here",
         code::ACCESS_DENIED => c"the file does not allow it",
         code::HANDLE_EOF => c"the file ends there",
         code::DISK_FULL => c"the disk is full",

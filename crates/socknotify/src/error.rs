@@ -161,7 +161,7 @@ impl RegistrationError {
 impl fmt::Display for RegistrationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RegistrationError::InvalidOperation => "an entry asks for exactly one known operation",
+            RegistrationError::InvalidOperation => "an entry asks for at most one known operation",
             RegistrationError::InvalidFilter => "the event filter has a bit that is unknown here",
             RegistrationError::InvalidTrigger => {
                 "the trigger needs exactly one of LEVEL and EDGE, and not both ONESHOT and PERSISTENT"

@@ -395,8 +395,9 @@ impl CompletionPort {
 
     /// How the port finds out that a thread with packets in hand blocks, as a short phrase for people.
     ///
-    /// `None` if it does not: the system shows nothing of threads, or [`Builder::detect_blocking`] forbids it. Then a
-    /// thread that is about to block has to say so, with [`blocking`](Self::blocking).
+    /// `None` if it does not: the system shows nothing of threads, or [`Builder::detect_blocking`] forbids it. In the
+    /// first case it is counted out in time; in the second, a thread that is about to block has to say so, with
+    /// [`blocking`](Self::blocking).
     ///
     /// # Examples
     ///

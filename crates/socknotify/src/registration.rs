@@ -21,7 +21,7 @@ bitflags! {
         /// A send would not block, or a non-blocking connect succeeded.
         #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_OUT")]
         const OUT = 0x02;
-        /// A stream was disconnected by its peer, or aborted. Datagram sockets never have it.
+        /// A stream was disconnected by its peer, or aborted. Datagram sockets of the Internet never have it.
         #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_HANGUP")]
         const HANGUP = 0x04;
         /// Extension: urgent data can be received (`POLLPRI`). On Linux, and on Windows over AFD.

@@ -107,7 +107,7 @@ impl Serving {
     /// Calls this when a handler has blocked or computed for this time, and again whenever that has doubled: say in a log which
     /// connection that is, and in which system call. One that is in [`Worker::blocking`] does not count.
     ///
-    /// A further thread does that, which looks four times in this time; so to handle an event costs nothing more.
+    /// A further thread does that, which looks four times in this time, each 1 to 250 ms; so to handle an event costs nothing more.
     ///
     /// # Examples
     ///
