@@ -142,7 +142,8 @@ impl Native {
         handover: Option<&Arc<dyn Handover>>,
     ) -> Result<usize, Error> {
         let open = self.enter()?;
-        let handover = handover.filter(|_| self.detects);
+        // What arms alone leaves in hand what is there.
+        let handover = handover.filter(|_| self.detects && !entries.is_empty());
         let keeper = handover.and_then(|handover| self.keepers.begin(handover));
         let mut memory = Memory::borrow();
         self.check(registrations, &mut memory);

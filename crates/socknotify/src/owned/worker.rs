@@ -204,6 +204,20 @@ impl<T: Source, M> Worker<T, M> {
         timeout: Option<Duration>,
         on_busy: &mut dyn FnMut(bool),
     ) -> Result<usize, Error> {
+        let outcome = self.arm_and_dequeue(timeout, on_busy);
+        if !matches!(outcome, Ok(1..)) {
+            // The thread has no place: so nobody looks whether it blocks.
+            self.hand.lists.keep_nothing();
+        }
+        outcome
+    }
+
+    #[inline(always)]
+    fn arm_and_dequeue(
+        &mut self,
+        timeout: Option<Duration>,
+        on_busy: &mut dyn FnMut(bool),
+    ) -> Result<usize, Error> {
         if !self.shared.connections.is_here() {
             return Err(Error::OtherProcess);
         }

@@ -200,6 +200,23 @@ fn f4_connections_that_were_handed_back_are_armed(backend: Backend) -> io::Resul
     Ok(())
 }
 
+/// It has no place then.
+#[for_every_backend]
+fn f4_what_a_thread_hands_back_after_it_found_nothing_is_armed(backend: Backend) -> io::Result<()> {
+    let port = detecting_port(backend)?;
+    let mut worker = port.worker(2);
+    nothing(&mut worker);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    worker.arm(connection, Interest::IN);
+    thread::scope(|scope| {
+        let event = take_all(scope, &port).recv_timeout(PATIENCE);
+        port.close();
+        drop(ready(event.expect("it is armed")));
+    });
+    Ok(())
+}
+
 /// A thread that blocks twice may not be seen to run in between. Here nobody looks: all the others wait.
 #[for_every_backend]
 fn f4_what_a_thread_hands_back_after_it_has_blocked_is_armed(backend: Backend) -> io::Result<()> {
