@@ -18,7 +18,7 @@ use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Trigger};
 use super::g_lifetime::in_place_of;
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    Kind, Pair, PortExt, QUIET_PERIOD, counted, drain_port, expect, expect_idle, expect_nothing,
+    Kind, Pair, PortExt, QUIET_PERIOD, drain_port, expect, expect_idle, expect_nothing,
     expect_quiet, expect_removed, port, port_with, quiet_threads, to_lonely_number,
 };
 
@@ -122,7 +122,7 @@ fn g3_dropped_reports_of_a_duplicate_are_counted(backend: Backend) -> io::Result
         (dropped - 1..=dropped).contains(&stale),
         "{stale} of {dropped}"
     );
-    assert_eq!(counted(port.snapshot().registrations), 0);
+    assert_eq!(crate::support::counted(port.snapshot().registrations), 0);
     Ok(())
 }
 
