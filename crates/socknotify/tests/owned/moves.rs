@@ -45,8 +45,9 @@ fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> 
 fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(8);
-    // From here on it keeps what it is to arm.
-    nothing(&mut worker);
+    // It has a place, and so keeps what it is to arm.
+    port.send(0)?;
+    assert!(matches!(next(&mut worker), Event::Message(0)));
     let mut peers = Vec::new();
     for _ in 0..8 {
         let (connection, mut peer) = connect(&port)?;
