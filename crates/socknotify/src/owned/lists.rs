@@ -204,13 +204,6 @@ impl Lists {
         listed == 0 || listed < TAKEN && settle().is_ok()
     }
 
-    /// The thread lists nothing, until it dequeues.
-    #[cold]
-    pub(super) fn keep_nothing(&self) {
-        let order = Ordering::Relaxed;
-        let _ = self.listed.compare_exchange(0, TAKEN, order, order);
-    }
-
     /// Whether others have taken what was here since the thread dequeued last.
     pub(super) fn was_taken(&self) -> bool {
         self.listed.load(Ordering::Relaxed) >= TAKEN

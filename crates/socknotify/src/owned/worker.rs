@@ -76,6 +76,8 @@ pub struct Worker<T: Source, M = ()> {
     polls: Polls,
     /// One of those may be refused.
     is_any_new: bool,
+    /// The thread has a place, since it has dequeued: others look whether it blocks, so what is to be armed can wait.
+    has_place: bool,
     /// Memory for packets.
     entries: Box<[Entry]>,
     /// The packets of listeners that were reported.
@@ -113,6 +115,7 @@ impl<T: Source, M> Worker<T, M> {
             registrations: Vec::new(),
             polls: Polls::default(),
             is_any_new: false,
+            has_place: false,
             entries: vec![Entry::default(); room].into(),
             listeners: Vec::new(),
             handled: 0,
@@ -153,6 +156,7 @@ impl<T: Source, M> Worker<T, M> {
             _ => self.registrations.extend(to_do.arm()),
         }
         let is_kept = match listed {
+            _ if !self.has_place => false,
             Listed::More => true,
             Listed::First => !self.shared.connections.port.system().is_unwatched(),
             Listed::Not => false,
@@ -173,7 +177,8 @@ impl<T: Source, M> Worker<T, M> {
         operation: FileOperation,
     ) -> Result<OperationId, BeginError<FileOperation>> {
         let id = self.shared.begin(operation)?;
-        if self.hand.lists.was_taken() || self.shared.connections.port.system().is_unwatched() {
+        let is_left = !self.has_place || self.hand.lists.was_taken();
+        if is_left || self.shared.connections.port.system().is_unwatched() {
             self.shared.files.flush();
         }
         Ok(id)
@@ -200,20 +205,6 @@ impl<T: Source, M> Worker<T, M> {
     /// The same. Before functions of listeners and timers run, which may block, this calls `on_busy` with true: the thread waits
     /// no more. Before it waits again, with false.
     pub(super) fn process_beside(
-        &mut self,
-        timeout: Option<Duration>,
-        on_busy: &mut dyn FnMut(bool),
-    ) -> Result<usize, Error> {
-        let outcome = self.arm_and_dequeue(timeout, on_busy);
-        if !matches!(outcome, Ok(1..)) {
-            // The thread has no place: so nobody looks whether it blocks.
-            self.hand.lists.keep_nothing();
-        }
-        outcome
-    }
-
-    #[inline(always)]
-    fn arm_and_dequeue(
         &mut self,
         timeout: Option<Duration>,
         on_busy: &mut dyn FnMut(bool),
@@ -307,8 +298,9 @@ impl<T: Source, M> Worker<T, M> {
         timeout: Option<Duration>,
         on_busy: &mut dyn FnMut(bool),
     ) -> Result<usize, Error> {
-        let count = self.call(self.entries.len(), timeout)?;
-        Ok(self.resolve(count, on_busy))
+        let outcome = self.call(self.entries.len(), timeout);
+        self.has_place = outcome.is_ok();
+        Ok(self.resolve(outcome?, on_busy))
     }
 
     /// Arm what was gathered, and dequeue this much. Returns how much there is.

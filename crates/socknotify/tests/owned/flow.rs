@@ -13,7 +13,7 @@ use socket2::Socket;
 use socknotify::owned::{Event, FileOperation, Interest, Listening, Port, Source};
 use socknotify::{Backend, CompletionPort, WakePolicy};
 
-use crate::support::{PATIENCE, SHORT, fill, port_with, read_byte, rounds, wait_until};
+use crate::support::{PATIENCE, Pair, SHORT, fill, port_with, read_byte, rounds, wait_until};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
 /// Closes a port when a test's scope ends, however it ends.
@@ -208,6 +208,54 @@ fn f4_what_a_thread_hands_back_after_it_found_nothing_is_armed(backend: Backend)
     nothing(&mut worker);
     let (connection, mut peer) = connect(&port)?;
     peer.write_all(b"x")?;
+    worker.arm(connection, Interest::IN);
+    thread::scope(|scope| {
+        let event = take_all(scope, &port).recv_timeout(PATIENCE);
+        port.close();
+        drop(ready(event.expect("it is armed")));
+    });
+    Ok(())
+}
+
+/// It has dequeued nothing, so it has no place, though there was an event.
+#[for_every_backend]
+fn f4_what_a_thread_hands_back_after_a_refused_socket_is_armed(backend: Backend) -> io::Result<()> {
+    let port = detecting_port(backend)?;
+    let mut worker = port.worker(2);
+    let (mut refused, _peer) = connect(&port)?;
+    refused.socket = Pair::unix()?.ours;
+    worker.arm(refused, Interest::IN);
+    worker.process(Some(Duration::ZERO))?;
+    let Some(Event::Refused(..)) = worker.take() else {
+        panic!("it is refused")
+    };
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    worker.arm(connection, Interest::IN);
+    thread::scope(|scope| {
+        let event = take_all(scope, &port).recv_timeout(PATIENCE);
+        port.close();
+        drop(ready(event.expect("it is armed")));
+    });
+    Ok(())
+}
+
+/// The thread that dequeued with the worker has ended.
+#[for_every_backend]
+fn f4_what_is_handed_back_to_a_worker_from_a_thread_that_has_ended_is_armed(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = detecting_port(backend)?;
+    let mut worker = port.worker(2);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    worker.arm(connection, Interest::IN);
+    let dequeue = thread::spawn(move || {
+        let connection = ready(next(&mut worker));
+        (worker, connection)
+    });
+    let (mut worker, connection) = dequeue.join().expect("an event");
+    // The byte is not read.
     worker.arm(connection, Interest::IN);
     thread::scope(|scope| {
         let event = take_all(scope, &port).recv_timeout(PATIENCE);
