@@ -41,7 +41,7 @@ struct Block {
     name: &'static str,
     /// Where its rows come from.
     sections: &'static [Section],
-    picture: Option<&'static Picture>,
+    pictures: &'static [Picture],
     tables: &'static [Table],
     has_goals: bool,
 }
@@ -50,14 +50,14 @@ const BLOCKS: [Block; 8] = [
     Block {
         name: "blocking",
         sections: &[Section::Blocking],
-        picture: Some(&pictures::BLOCKING),
+        pictures: &[pictures::BLOCKING, pictures::WAITS],
         tables: &tables::BLOCKING,
         ..EMPTY
     },
     Block {
         name: "servers",
         sections: &[Section::Servers],
-        picture: Some(&pictures::SERVERS),
+        pictures: &[pictures::SERVERS],
         tables: &tables::SERVERS,
         ..EMPTY
     },
@@ -112,7 +112,7 @@ const EMPTY: Block = Block {
     document: README,
     name: "",
     sections: &[],
-    picture: None,
+    pictures: &[],
     tables: &[],
     has_goals: false,
 };
@@ -121,7 +121,7 @@ impl Block {
     /// `None` if the report does not have it all.
     fn text(&self, report: &Report) -> Option<String> {
         let mut text = String::new();
-        if let Some(picture) = self.picture {
+        for picture in self.pictures {
             text += &picture.element();
             text.push('\n');
         }
@@ -138,7 +138,7 @@ impl Block {
     /// Without figures.
     fn empty(&self) -> String {
         let mut text = String::new();
-        if let Some(picture) = self.picture {
+        for picture in self.pictures {
             text += &picture.element();
             text.push('\n');
         }
@@ -192,7 +192,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
             true => document::same(&found, &wanted).map_err(|line| named(&path, line))?,
             false => {
                 fs::write(&path, wanted)?;
-                if let Some(picture) = block.picture {
+                for picture in block.pictures {
                     picture.write(&options.root.join("docs/pictures"), &report)?;
                 }
             }

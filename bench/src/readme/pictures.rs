@@ -1,4 +1,4 @@
-//! Pictures of the documents: bars of requests per second, in groups, for a light and for a dark page.
+//! Pictures of the documents: bars in groups, for a light and for a dark page.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,16 +9,32 @@ use super::tables::{ASYNC, KEYS, OWNED, SERVE, wrapped};
 use crate::figure::{Figure, grouped};
 use crate::implementation::Implementation;
 
-/// Bars of each side in each group, relative to one of the sides in that group.
+/// Bars of each side in each group.
 pub(super) struct Picture {
     name: &'static str,
     title: &'static str,
     /// What the bars are of.
     about: &'static str,
-    /// What 100 % is.
-    reference: Implementation,
+    scale: Scale,
     sides: &'static [Side],
     groups: &'static [Group],
+}
+
+#[derive(Clone, Copy)]
+enum Scale {
+    /// Requests per second, relative to this side's in the group.
+    RateTo(Implementation),
+    /// The longest wait. Each tenfold of it has the same length, for the sides are too far apart for any other scale.
+    Decades,
+}
+
+impl Scale {
+    const fn figure(self) -> Figure {
+        match self {
+            Scale::RateTo(_) => Figure::Rate,
+            Scale::Decades => Figure::Longest,
+        }
+    }
 }
 
 struct Side {
@@ -62,35 +78,53 @@ pub(super) const BLOCKING: Picture = Picture {
     name: "blocking",
     title: "Handlers that block: requests per second",
     about: "A request under way on each of 64 connections. 100 % is tokio where a handler that blocks says so.",
-    reference: Implementation::TokioSpawning,
-    sides: &[
-        side(
-            "tokio, spawn_blocking",
-            Implementation::TokioSpawning,
-            Color::Theirs,
-        ),
-        side("tokio", Implementation::Tokio, Color::TheirsToo),
-        side("socknotify, serve", SERVE, Color::Ours),
-        side("socknotify, async", ASYNC, Color::OursToo),
-        side(
-            "a thread for each connection",
-            Implementation::Threads,
-            Color::Raw,
-        ),
-    ],
+    scale: Scale::RateTo(Implementation::TokioSpawning),
+    sides: BLOCKING_SIDES,
     groups: &[
         group("each handler looks a row up in SQLite", "lookup", "apart=1"),
         group("1 % sleep 50 ms", "blocking", "blocking=1"),
         group("5 % do", "blocking", "blocking=5"),
         group("20 % do", "blocking", "blocking=20"),
+        group("each computes 15 ms", "blocking-compute", "blocking=100"),
     ],
 };
+
+/// How long others wait.
+pub(super) const WAITS: Picture = Picture {
+    name: "waits",
+    title: "Handlers that block at once: the longest wait of another connection",
+    about: "Less is better. The lines across are at 1, 10 and 100 ms, and at 1 and 10 s.",
+    scale: Scale::Decades,
+    sides: BLOCKING_SIDES,
+    groups: &[
+        group("10 handlers sleep 50 ms", "burst", "connections=10"),
+        group("30 do", "burst", "connections=30"),
+        group("100 do", "burst", "connections=100"),
+        group("4 compute 1 s", "compute", "connections=4"),
+    ],
+};
+
+const BLOCKING_SIDES: &[Side] = &[
+    side(
+        "tokio, spawn_blocking",
+        Implementation::TokioSpawning,
+        Color::Theirs,
+    ),
+    side("tokio", Implementation::Tokio, Color::TheirsToo),
+    side("socknotify, serve", SERVE, Color::Ours),
+    side("socknotify, async", ASYNC, Color::OursToo),
+    side(
+        "a thread for each connection",
+        Implementation::Threads,
+        Color::Raw,
+    ),
+];
 
 pub(super) const SERVERS: Picture = Picture {
     name: "servers",
     title: "Servers whose handlers do not block: requests per second",
     about: "The server has one processor, and the client the other. 100 % is tokio.",
-    reference: Implementation::Tokio,
+    scale: Scale::RateTo(Implementation::Tokio),
     sides: &[
         side("tokio", Implementation::Tokio, Color::Theirs),
         side(
@@ -173,33 +207,52 @@ const LONGEST: f64 = 350.0;
 const BAR: usize = 19;
 const HEAD: usize = 72;
 
-/// A median with its quartiles, to the reference's median, and the median itself.
+/// What a logarithmic scale begins with, in microseconds, and how many times ten follow.
+const DECADES: (f64, i32) = (100.0, 5);
+
+/// A median with its quartiles, in parts of the scale, and what is written beside it.
 struct Bar<'a> {
     side: &'a Side,
-    ratio: f64,
+    length: f64,
     range: [f64; 2],
-    rate: f64,
+    value: String,
+    /// Small, behind the value.
+    unit: String,
 }
 
 impl Picture {
     /// The bars of each group; `None` if a group was not run.
     fn bars(&self, report: &Report) -> Option<Vec<(&Group, Vec<Bar<'_>>)>> {
         let groups = self.groups.iter().map(|group| {
-            let rate = |implementation| {
-                let row = report.row(group.case, group.setting, Figure::Rate, implementation);
-                row.and_then(|row| row.with_spread(Figure::Rate))
+            let figure = |implementation| {
+                let figure = self.scale.figure();
+                let row = report.row(group.case, group.setting, figure, implementation);
+                row.and_then(|row| row.with_spread(figure))
             };
-            let (of, _) = rate(self.reference)?;
+            let of = match self.scale {
+                Scale::RateTo(reference) => figure(reference)?.0,
+                Scale::Decades => DECADES.0,
+            };
             let bars = self.sides.iter().filter_map(|side| {
-                let (value, range) = rate(side.implementation)?;
+                let (median, range) = figure(side.implementation)?;
+                let length = |it: f64| match self.scale {
+                    Scale::RateTo(_) => it / of,
+                    Scale::Decades => (it / of).log10().max(0.0),
+                };
+                let (value, unit) = match self.scale {
+                    Scale::RateTo(_) => (percent(median / of), format!("{}/s", grouped(median))),
+                    Scale::Decades => (milliseconds(median), "ms".to_owned()),
+                };
                 Some(Bar {
                     side,
-                    ratio: value / of,
-                    range: range.map(|it| it / of),
-                    rate: value,
+                    length: length(median),
+                    range: range.map(length),
+                    value,
+                    unit,
                 })
             });
-            Some((group, bars.collect()))
+            let bars: Vec<_> = bars.collect();
+            (!bars.is_empty()).then_some((group, bars))
         });
         groups.collect()
     }
@@ -220,11 +273,19 @@ impl Picture {
         let groups = groups.iter().map(|(group, bars)| {
             let bars = bars
                 .iter()
-                .map(|bar| format!("{} {}", bar.side.label, percent(bar.ratio)));
+                .map(|bar| format!("{} {}", bar.side.label, self.told(bar)));
             format!("{}: {}", group.label, bars.collect::<Vec<_>>().join(", "))
         });
         let groups = groups.collect::<Vec<_>>().join("; ");
         Some(format!("{groups}."))
+    }
+
+    /// A bar's value for one who does not see it.
+    fn told(&self, bar: &Bar<'_>) -> String {
+        match self.scale {
+            Scale::RateTo(_) => bar.value.clone(),
+            Scale::Decades => format!("{} {}", bar.value, bar.unit),
+        }
     }
 
     /// Both files, in this directory.
@@ -242,8 +303,11 @@ impl Picture {
     fn image(&self, report: &Report, theme: Theme) -> Option<String> {
         let groups = self.bars(report)?;
         let bars = || groups.iter().flat_map(|(_, bars)| bars);
-        let most = bars().map(|bar| bar.ratio.max(bar.range[1]));
-        let scale = LONGEST / most.fold(1.0, f64::max);
+        let most = bars().map(|bar| bar.length.max(bar.range[1]));
+        let scale = match self.scale {
+            Scale::RateTo(_) => LONGEST / most.fold(1.0, f64::max),
+            Scale::Decades => LONGEST / f64::from(DECADES.1),
+        };
         let foot = format!(
             "{}\nThe thin lines are from quartile to quartile.",
             wrapped(&report.measured().trim().replace("**", ""), 105)
@@ -264,14 +328,21 @@ impl Picture {
             self.about
         );
         let mut top = HEAD;
-        let line = LEFT + scale;
         let mut put = |text: std::fmt::Arguments<'_>| {
             image.write_fmt(text).expect("memory takes it");
             image.push('\n');
         };
-        put(format_args!(
-            "<path d=\"M{line:.1} {HEAD}V{end}\" stroke=\"{quiet}\" stroke-dasharray=\"3 3\"/>"
-        ));
+        // The more there are, the fainter: values stand between them.
+        let (lines, opacity) = match self.scale {
+            Scale::RateTo(_) => (1, 1.0),
+            Scale::Decades => (DECADES.1, 0.4),
+        };
+        for line in 1..=lines {
+            let x = LEFT + f64::from(line) * scale;
+            put(format_args!(
+                "<path d=\"M{x:.1} {HEAD}V{end}\" stroke=\"{quiet}\" stroke-dasharray=\"3 3\" opacity=\"{opacity}\"/>"
+            ));
+        }
         for (group, bars) in &groups {
             let y = top + 18;
             put(format_args!(
@@ -285,7 +356,7 @@ impl Picture {
                     true => " font-weight=\"600\"",
                     false => "",
                 };
-                let width = (bar.ratio * scale).max(1.0);
+                let width = (bar.length * scale).max(1.0);
                 let [least, greatest] = bar.range.map(|it| LEFT + it * scale);
                 let value = greatest.max(LEFT + width) + 8.0;
                 put(format_args!(
@@ -293,13 +364,13 @@ impl Picture {
                      <rect x=\"{LEFT}\" y=\"{}\" width=\"{width:.1}\" height=\"13\" rx=\"2\" fill=\"{}\"/>\n\
                      <path d=\"M{least:.1} {middle}H{greatest:.1}\" stroke=\"{text}\" stroke-width=\"1.5\"/>\n\
                      <text x=\"{value:.1}\" y=\"{y}\"{weight} stroke=\"{page}\" stroke-width=\"4\" paint-order=\"stroke\">{} \
-                     <tspan fill=\"{quiet}\" font-weight=\"400\">{}/s</tspan></text>",
+                     <tspan fill=\"{quiet}\" font-weight=\"400\">{}</tspan></text>",
                     LEFT - 8.0,
                     bar.side.label,
                     top + 3,
                     bar.side.color.on(theme),
-                    percent(bar.ratio),
-                    grouped(bar.rate),
+                    bar.value,
+                    bar.unit,
                 ));
                 top += BAR;
             }
@@ -320,5 +391,13 @@ fn percent(ratio: f64) -> String {
     match ratio < 0.1 {
         true => format!("{:.1} %", ratio * 100.0),
         false => format!("{:.0} %", ratio * 100.0),
+    }
+}
+
+fn milliseconds(microseconds: f64) -> String {
+    let value = microseconds / 1000.0;
+    match value < 10.0 {
+        true => format!("{value:.1}"),
+        false => grouped(value),
     }
 }
