@@ -98,18 +98,19 @@
 //!
 //! | for | runs as it is |
 //! |---|---|
-//! | HTTP/1 and HTTP/2 | hyper; an axum `Router`, by `TowerToHyperService`; hyper-util's auto server and pooled client |
+//! | HTTP/1 and HTTP/2 | hyper; an axum `Router`, by `TowerToHyperService`; hyper-util's auto server and pooled client; async-h1; isahc |
 //! | TLS, websockets | futures-rustls and tokio-rustls; async-tungstenite and tokio-tungstenite |
 //! | channels, locks, `select!`, `join!` | those of futures, and `tokio::sync`, `tokio::select!`, `tokio::join!` |
 //! | groups of tasks, cancellation | [`JoinSet`], [`AbortHandle`]; `TaskTracker` and `CancellationToken` of tokio-util |
 //! | signals | signal-hook: [`Async::readable`] on a pair of sockets, one of which it writes to |
 //! | a graceful end | hyper-util's `GracefulShutdown`, then [`Runtime::shutdown`] |
-//! | databases, files, processes | anything that blocks |
-//! | sockets and timers of smol | async-io, async-net: their own thread waits for them |
+//! | databases, files, processes | anything that blocks; sqlx's SQLite with its feature `runtime-async-std` |
+//! | QUIC | quinn with its feature `runtime-smol` |
+//! | sockets, timers, files and processes of smol | async-io, async-net, async-fs, async-process: their own threads wait for them |
 //!
 //! | asks for tokio's context | so |
 //! |---|---|
-//! | `tokio::spawn`, `tokio::time`, `tokio::net`, `axum::serve`, axum's `WebSocketUpgrade` and `Sse::keep_alive` | [`Builder::inside`], for all tasks, or async-compat around one future |
+//! | `tokio::spawn`, `tokio::time`, `tokio::net`, `axum::serve`, axum's `WebSocketUpgrade` and `Sse::keep_alive`; reqwest, tower-http's timeout, rumqttc | [`Builder::inside`], for all tasks, or async-compat around one future |
 //!
 //! What then uses tokio's sockets and timers costs a switch to its thread for each wake. A task of `tokio::spawn` runs there,
 //! where it may not block: have it await one that was spawned here.
