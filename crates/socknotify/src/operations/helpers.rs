@@ -111,6 +111,11 @@ impl State {
                 self.busy.remove(&device);
             }
         }
+        self.let_next(device);
+    }
+
+    /// The first operation that waits for others on this device need not any more, or is tried again.
+    fn let_next(&mut self, device: Device) {
         let range = (device, 0)..=(device, Ticket::MAX);
         let next = self.held_back.range(range).next().map(|(&key, _)| key);
         if let Some((key, job)) = next.and_then(|key| self.held_back.remove_entry(&key)) {
@@ -203,7 +208,12 @@ impl Helpers {
         let mut state = lock(&self.0.state);
         let queued = state.queue.remove(&ticket);
         let held_back = device.and_then(|device| state.held_back.remove(&(device, ticket)));
+        if let (Some(_), Some(device)) = (&queued, device) {
+            // It may have been let before this one, and the others wait for it.
+            state.let_next(device);
+        }
         drop(state);
+        self.0.changed.notify_one();
         drop((queued, held_back));
     }
 
@@ -447,6 +457,27 @@ mod tests {
         helpers.withdraw(3, Some(7));
         assert!(lock(&helpers.0.state).held_back.is_empty());
         assert_eq!(helpers.threads(), 0, "nobody could begin it");
+    }
+
+    /// It would wait for one that has ended before it began.
+    #[test]
+    fn o5_what_waits_for_a_device_goes_on_when_the_one_before_it_is_withdrawn() {
+        let port = crate::CompletionPort::new().expect("a port");
+        let job = |key| Job::Perform(Arc::clone(port.operations()), key, Some(7));
+        let mut state = State {
+            most: 2,
+            ..State::default()
+        };
+        for key in 0..3 {
+            state.queue.insert(key, job(key as usize));
+        }
+        assert!(state.pop().is_some() && state.pop().is_none());
+        state.leave(7);
+        let helpers = Helpers::new();
+        *lock(&helpers.0.state) = state;
+        helpers.withdraw(1, Some(7));
+        let state = lock(&helpers.0.state);
+        assert!(state.queue.contains_key(&2) && state.held_back.is_empty());
     }
 
     #[cfg(target_os = "linux")]

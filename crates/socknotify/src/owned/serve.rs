@@ -362,11 +362,7 @@ where
         if self.serving.stack_size > 0 {
             thread = thread.stack_size(self.serving.stack_size);
         }
-        let run = || {
-            self.run(scope);
-            self.crew.ended();
-        };
-        match thread.spawn_scoped(scope, run) {
+        match thread.spawn_scoped(scope, || self.run(scope)) {
             Ok(_) => self.crew.started(),
             Err(_) => self.crew.is_refused(),
         }
@@ -378,8 +374,13 @@ where
         running.is_some_and(|running| running <= 1)
     }
 
-    /// One thread.
+    /// One thread of the crew, which ends with it: also the caller's, which then waits for the others.
     fn run<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        self.work(scope);
+        self.crew.ended();
+    }
+
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let mut worker = self.port.worker(self.serving.room);
         if let Some(call) = &self.serving.on_start {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call())) {

@@ -237,6 +237,68 @@ fn threads_that_have_nothing_to_do_end_but_for_one(backend: Backend) -> io::Resu
     })
 }
 
+/// It ends as the others do, and then waits for them.
+#[for_every_backend]
+fn the_thread_that_calls_serve_does_not_count_once_it_has_ended(
+    backend: Backend,
+) -> io::Result<()> {
+    let (port, address) = listening(backend, 2)?;
+    let (entered, gates) = (Mutex::new(Vec::new()), [Gate::new(), Gate::new()]);
+    let caller = Mutex::new(None);
+    let handler = |handled: Handled<'_>| {
+        echo(handled, |_, byte| {
+            let this = thread::current().id();
+            let mut threads = entered.lock().expect("no panic");
+            threads.push(this);
+            drop(threads);
+            let is_caller = *caller.lock().expect("no panic") == Some(this);
+            if byte == b'w' {
+                gates[usize::from(!is_caller)].pass();
+            }
+        });
+    };
+    let waits = || {
+        wait_until("one waits", || port.serving().waiting == 1);
+        wait_until("there is one", || port.serving().threads == 1);
+    };
+    let started = Arc::new(AtomicUsize::new(0));
+    let start = Arc::clone(&started);
+    let serving = Serving::default().threads(2).idle(SHORT);
+    let serving = serving.on_start(move || {
+        start.fetch_add(1, Ordering::SeqCst);
+    });
+    thread::scope(|scope| {
+        let (port, handler, caller) = (&port, &handler, &caller);
+        scope.spawn(move || {
+            *caller.lock().expect("no panic") = Some(thread::current().id());
+            port.serve(serving, |worker, event| handler((worker, event)))
+        });
+        let _close = Closing(port);
+        let _open = gates.each_ref().map(Opening);
+        let clients = [client(address)?, client(address)?];
+        wait_until("both serve", || started.load(Ordering::SeqCst) == 2);
+        loop {
+            waits();
+            entered.lock().expect("no panic").clear();
+            exchange(&clients[0], b'x')?;
+            if Some(entered.lock().expect("no panic")[0]) != *caller.lock().expect("no panic") {
+                return Ok(());
+            }
+            // The caller is left. Have it wait before the other one does, so that it may end first.
+            for mut client in &clients {
+                client.write_all(b"w")?;
+            }
+            wait_until("both work", || entered.lock().expect("no panic").len() == 3);
+            gates[0].open(1);
+            wait_until("the caller waits", || port.serving().waiting == 1);
+            gates[1].open(1);
+            for mut client in &clients {
+                client.read_exact(&mut [0])?;
+            }
+        }
+    })
+}
+
 #[for_every_backend]
 fn a_panic_closes_its_connection_and_ends_no_thread(backend: Backend) -> io::Result<()> {
     let (port, address) = listening(backend, 1)?;
