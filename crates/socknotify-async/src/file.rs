@@ -26,7 +26,8 @@ use crate::sync::{Waiter, lock};
 /// system has begun it; its buffer is dropped when the system is done with it.
 ///
 /// It also reads, and seeks, by the traits of `futures-io`. They have a place of their own in the file,
-/// which is its beginning at first. What a read has read that was dropped, the next one returns, until a seek.
+/// which is its beginning at first. What a read has read that was dropped, the next one returns, until a seek. The position of
+/// the descriptor stays where it was; on Windows, operations move it.
 ///
 /// For a file that the system has in memory, [`std::fs`] is faster: a task may block.
 ///

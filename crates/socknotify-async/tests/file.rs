@@ -204,7 +204,9 @@ fn the_position_of_the_descriptor_stays() -> io::Result<()> {
         let mut part = [0; 2];
         file.read_exact(&mut part).await?;
         assert_eq!(&part, b"89");
-        assert_eq!(io::Seek::stream_position(&mut theirs)?, 0);
+        if cfg!(unix) {
+            assert_eq!(io::Seek::stream_position(&mut theirs)?, 0);
+        }
         assert!(
             !format!("{file:?}").contains("bytes"),
             "it shows no content"
