@@ -256,8 +256,8 @@ fn is_edge(request: &Request) -> bool {
     request.trigger.contains(socknotify::Trigger::EDGE)
 }
 
-/// Whatever came has to belong to one of them (G6), and in one call to each but once (C3): only REMOVE may follow, if
-/// another thread removed it meanwhile.
+/// Whatever came has to belong to one of them (G6), and in one call to each but once (C3): more only if another thread enabled or
+/// removed it meanwhile, and nothing behind a REMOVE unless it was enabled.
 pub(crate) fn check_keys(contenders: &[Contender<'_>], calls: &[Call]) -> Check {
     for call in calls {
         for (index, entry) in call.dequeued.iter().enumerate() {
@@ -265,13 +265,12 @@ pub(crate) fn check_keys(contenders: &[Contender<'_>], calls: &[Call]) -> Check 
             let is_known = contenders.iter().any(|contender| contender.key == key);
             let before = call.dequeued[..index].iter();
             let before: Vec<_> = before.filter(|it| it.completion_key == key).collect();
-            let removes = |entry: &Entry| entry.events().contains(Events::REMOVE);
-            let is_alone = match before[..] {
-                [] => true,
-                [it] => removes(entry) && !removes(it) && is_removed_during(call, key, calls),
-                _ => false,
-            };
-            if !is_known || !is_alone || entry.overlapped != 0 {
+            let during = |operation| asked_during(call, key, operation, calls);
+            let enabled = during(Operation::ENABLE);
+            let was_removed = before.iter().any(|it| it.events().contains(Events::REMOVE));
+            let is_explained = before.len() <= enabled + during(Operation::REMOVE)
+                && (!was_removed || enabled > 0);
+            if !is_known || !is_explained || entry.overlapped != 0 {
                 return Err(format!("C3, G6: {entry:?} came in a race: {calls:#?}"));
             }
         }
@@ -279,12 +278,15 @@ pub(crate) fn check_keys(contenders: &[Contender<'_>], calls: &[Call]) -> Check 
     Ok(())
 }
 
-fn is_removed_during(call: &Call, key: usize, calls: &[Call]) -> bool {
-    calls.iter().any(|other| {
-        let removes = |&(request, result): &(Request, _)| {
-            request.key == key && request.operation == Operation::REMOVE && result == Ok(())
+/// How often other calls did this to a registration while a call was under way.
+fn asked_during(call: &Call, key: usize, operation: Operation, calls: &[Call]) -> usize {
+    let others = calls.iter().filter(|other| {
+        let asks = |&(request, result): &(Request, _)| {
+            request.key == key && request.operation == operation && result == Ok(())
         };
         let overlaps = other.time.start < call.time.end && other.time.end > call.time.start;
-        overlaps && other.registered.as_ref().is_some_and(removes)
-    })
+        let is_other = !std::ptr::eq(*other, call);
+        is_other && overlaps && other.registered.as_ref().is_some_and(asks)
+    });
+    others.count()
 }
