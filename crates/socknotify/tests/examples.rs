@@ -477,6 +477,7 @@ fn interrupt(mut server: Example) -> io::Result<()> {
 #[test]
 fn what_has_come_before_the_end_is_answered() -> io::Result<()> {
     use rustix::process::{Pid, Signal, kill_process};
+    use socknotify::owned::unacknowledged;
 
     const REQUESTS: usize = 2000;
     let echoed = vec![b'x'; 50_000];
@@ -504,6 +505,15 @@ fn what_has_come_before_the_end_is_answered() -> io::Result<()> {
         kill_process(process, Signal::STOP)?;
         for client in &mut clients {
             client.write_all(&requests)?;
+        }
+        // On a loaded machine they are on their way for longer than the writes.
+        let begin = Instant::now();
+        while clients
+            .iter()
+            .any(|it| !matches!(unacknowledged(it), Some(0) | None))
+        {
+            assert!(begin.elapsed() < PATIENCE, "the requests do not come");
+            thread::sleep(Duration::from_millis(1));
         }
         kill_process(process, Signal::INT)?;
         kill_process(process, Signal::CONT)?;
