@@ -15,7 +15,9 @@ use hyper::body::Bytes;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use socknotify_async::hyper_rt::Executor;
-use socknotify_async::{Runtime, TcpListener, TcpStream, sleep, spawn, timeout, unblock};
+use socknotify_async::{TcpListener, TcpStream, sleep, spawn, timeout, unblock};
+
+use crate::support::{PATIENCE, run, run_with_tokio};
 
 #[allow(
     dead_code,
@@ -24,15 +26,11 @@ use socknotify_async::{Runtime, TcpListener, TcpStream, sleep, spawn, timeout, u
 )]
 #[path = "servers/hyper.rs"]
 mod http;
+#[path = "support/run.rs"]
+mod support;
 #[allow(dead_code, clippy::duplicate_mod, reason = "for the certificate")]
 #[path = "servers/tls.rs"]
 mod tls;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn run<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    Runtime::new()?.block_on(async { timeout(PATIENCE, future).await? })
-}
 
 async fn pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -253,21 +251,6 @@ fn sockets_and_timers_of_async_io_run_as_they_are() -> io::Result<()> {
         stream.read_exact(&mut text).await?;
         client.await?
     })
-}
-
-/// Runs in tokio's context.
-fn run_with_tokio<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()?;
-    let runtime = Runtime::builder().inside(move |run| {
-        let _entered = tokio.enter();
-        run();
-    });
-    runtime
-        .build()?
-        .block_on(async { timeout(PATIENCE, future).await? })
 }
 
 #[test]

@@ -2,23 +2,22 @@
 #![cfg(unix)]
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream as Pair;
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use futures_lite::AsyncWriteExt;
-use socknotify_async::{Async, File, Handle, Runtime, TcpListener, TcpStream, UnixStream, timeout};
+use socknotify_async::{Async, File, Handle, Runtime, TcpListener, TcpStream, UnixStream};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::{PATIENCE, run};
 
-fn run<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    Runtime::new()?.block_on(async { timeout(PATIENCE, future).await? })
-}
+#[allow(dead_code, reason = "these need no tokio")]
+#[path = "support/run.rs"]
+mod support;
 
 /// One read by tokio's trait, into memory for 8 bytes of which 2 are filled.
 async fn tokio_reads(mut stream: impl tokio::io::AsyncRead + Unpin) -> io::Result<Vec<u8>> {

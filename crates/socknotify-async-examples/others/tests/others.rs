@@ -1,34 +1,16 @@
 //! What the front page of `socknotify-async` says of crates that take long to build.
 
-use std::future::Future;
 use std::io::{self, Error};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
-use socknotify_async::{Runtime, TcpListener, spawn, timeout};
+use socknotify_async::{TcpListener, spawn};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::{PATIENCE, run, run_with_tokio};
 
-fn run<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    Runtime::new()?.block_on(async { timeout(PATIENCE, future).await? })
-}
-
-/// Runs in tokio's context.
-fn run_with_tokio<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()?;
-    let runtime = Runtime::builder().inside(move |run| {
-        let _entered = tokio.enter();
-        run();
-    });
-    runtime
-        .build()?
-        .block_on(async { timeout(PATIENCE, future).await? })
-}
+#[path = "../../tests/support/run.rs"]
+mod support;
 
 /// Answers with the length of what is posted, by async-h1.
 async fn serve(listener: TcpListener) -> io::Result<()> {

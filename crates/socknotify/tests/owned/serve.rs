@@ -248,18 +248,12 @@ fn the_thread_that_calls_serve_does_not_count_once_it_has_ended(
     let handler = |handled: Handled<'_>| {
         echo(handled, |_, byte| {
             let this = thread::current().id();
-            let mut threads = entered.lock().expect("no panic");
-            threads.push(this);
-            drop(threads);
+            entered.lock().expect("no panic").push(this);
             let is_caller = *caller.lock().expect("no panic") == Some(this);
             if byte == b'w' {
                 gates[usize::from(!is_caller)].pass();
             }
         });
-    };
-    let waits = || {
-        wait_until("one waits", || port.serving().waiting == 1);
-        wait_until("there is one", || port.serving().threads == 1);
     };
     let started = Arc::new(AtomicUsize::new(0));
     let start = Arc::clone(&started);
@@ -278,7 +272,8 @@ fn the_thread_that_calls_serve_does_not_count_once_it_has_ended(
         let clients = [client(address)?, client(address)?];
         wait_until("both serve", || started.load(Ordering::SeqCst) == 2);
         loop {
-            waits();
+            wait_until("one waits", || port.serving().waiting == 1);
+            wait_until("there is one", || port.serving().threads == 1);
             entered.lock().expect("no panic").clear();
             exchange(&clients[0], b'x')?;
             if Some(entered.lock().expect("no panic")[0]) != *caller.lock().expect("no panic") {
