@@ -114,13 +114,14 @@ impl State {
         self.let_next(device);
     }
 
-    /// The first operation that waits for others on this device need not any more, or is tried again.
-    fn let_next(&mut self, device: Device) {
+    /// Queue the first operation that waits for others on this device. False if there is none.
+    fn let_next(&mut self, device: Device) -> bool {
         let range = (device, 0)..=(device, Ticket::MAX);
         let next = self.held_back.range(range).next().map(|(&key, _)| key);
-        if let Some((key, job)) = next.and_then(|key| self.held_back.remove_entry(&key)) {
-            self.queue.insert(key.1, job);
-        }
+        let next = next.and_then(|key| self.held_back.remove_entry(&key));
+        let is_any = next.is_some();
+        self.queue.extend(next.map(|(key, job)| (key.1, job)));
+        is_any
     }
 }
 
@@ -208,12 +209,13 @@ impl Helpers {
         let mut state = lock(&self.0.state);
         let queued = state.queue.remove(&ticket);
         let held_back = device.and_then(|device| state.held_back.remove(&(device, ticket)));
-        if let (Some(_), Some(device)) = (&queued, device) {
-            // It may have been let before this one, and the others wait for it.
-            state.let_next(device);
-        }
+        // Those that wait for others on the device may have waited for this one.
+        let queued_device = device.filter(|_| queued.is_some());
+        let has_next = queued_device.is_some_and(|device| state.let_next(device));
         drop(state);
-        self.0.changed.notify_one();
+        if has_next {
+            self.0.changed.notify_one();
+        }
         drop((queued, held_back));
     }
 
