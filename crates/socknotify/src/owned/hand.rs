@@ -121,11 +121,17 @@ impl Hands {
             true => None,
             false => HANDS.with(|hands| Self::move_to(hands, this, hand)),
         };
-        let hands = moved.as_ref().unwrap_or(this);
-        if may_wait && hands.count.load(Ordering::Relaxed) > 1 {
-            hands.flow_on_beside(Some(hand));
+        if may_wait {
+            let hands = moved.as_ref().unwrap_or(this);
+            hands.flow_on_beside(|it| !Arc::ptr_eq(it, hand));
         }
         moved
+    }
+
+    /// This thread has dequeued nothing with this hand, and so has left its place, with all that it has of the port in others.
+    pub(super) fn leave(&self, hand: &Arc<Hand>) {
+        let is_of_port = |it: &Arc<Hand>| Weak::ptr_eq(&it.files, &hand.files);
+        self.flow_on_beside(|it| is_of_port(it) && !Arc::ptr_eq(it, hand));
     }
 
     #[cold]
@@ -153,15 +159,23 @@ impl Hands {
         }
     }
 
+    /// What is in some of several hands flows on.
+    #[inline(always)]
+    fn flow_on_beside(&self, is_meant: impl Fn(&Arc<Hand>) -> bool) {
+        if self.count.load(Ordering::Relaxed) > 1 {
+            self.flow_on_from(is_meant);
+        }
+    }
+
     #[cold]
-    fn flow_on_beside(&self, but: Option<&Arc<Hand>>) {
+    fn flow_on_from(&self, is_meant: impl Fn(&Arc<Hand>) -> bool) {
         // In a forked child, a thread that it does not have may hold the lock.
         if !self.process.is_this() {
             return;
         }
         let hands = lock(&self.list).clone();
         for hand in hands.iter().filter_map(Weak::upgrade) {
-            if !but.is_some_and(|it| Arc::ptr_eq(it, &hand)) {
+            if is_meant(&hand) {
                 hand.flow_on();
             }
         }
@@ -170,7 +184,7 @@ impl Hands {
 
 impl Handover for Hands {
     fn flow_on(&self) {
-        self.flow_on_beside(None);
+        self.flow_on_from(|_| true);
     }
 
     fn taken(&self) -> (usize, Option<usize>) {

@@ -300,6 +300,9 @@ impl<T: Source, M> Worker<T, M> {
     ) -> Result<usize, Error> {
         let outcome = self.call(self.entries.len(), timeout);
         self.has_place = outcome.is_ok();
+        if !self.has_place {
+            self.hands.leave(&self.hand);
+        }
         Ok(self.resolve(outcome?, on_busy))
     }
 

@@ -10,7 +10,7 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use socknotify::owned::{Event, FileOperation, Interest, Listening, Port, Source};
+use socknotify::owned::{Event, FileOperation, Held, Interest, Listening, Port, Source};
 use socknotify::{Backend, CompletionPort, WakePolicy};
 
 use crate::support::{PATIENCE, Pair, SHORT, fill, port_with, read_byte, rounds, wait_until};
@@ -90,6 +90,16 @@ fn take_all<'scope>(
         }
     });
     events
+}
+
+/// This thread hands a connection back that is ready, and blocks until another one has got it.
+fn hand_back_and_block(port: &TestPort, worker: &mut TestWorker, connection: Held<Connection>) {
+    worker.arm(connection, Interest::IN);
+    thread::scope(|scope| {
+        let event = take_all(scope, port).recv_timeout(PATIENCE);
+        port.close();
+        drop(ready(event.expect("it is armed")));
+    });
 }
 
 /// One handler blocks until all others have run.
@@ -208,12 +218,7 @@ fn f4_what_a_thread_hands_back_after_it_found_nothing_is_armed(backend: Backend)
     nothing(&mut worker);
     let (connection, mut peer) = connect(&port)?;
     peer.write_all(b"x")?;
-    worker.arm(connection, Interest::IN);
-    thread::scope(|scope| {
-        let event = take_all(scope, &port).recv_timeout(PATIENCE);
-        port.close();
-        drop(ready(event.expect("it is armed")));
-    });
+    hand_back_and_block(&port, &mut worker, connection);
     Ok(())
 }
 
@@ -231,13 +236,31 @@ fn f4_what_a_thread_hands_back_after_a_refused_socket_is_armed(backend: Backend)
     };
     let (connection, mut peer) = connect(&port)?;
     peer.write_all(b"x")?;
-    worker.arm(connection, Interest::IN);
-    thread::scope(|scope| {
-        let event = take_all(scope, &port).recv_timeout(PATIENCE);
-        port.close();
-        drop(ready(event.expect("it is armed")));
-    });
+    hand_back_and_block(&port, &mut worker, connection);
     Ok(())
+}
+
+/// It has left the place that all of its workers had.
+#[for_every_backend]
+fn f4_what_a_thread_has_in_one_worker_flows_on_when_it_finds_nothing_with_another(
+    backend: Backend,
+) -> io::Result<()> {
+    let port = detecting_port(backend)?;
+    let mut worker = port.worker(8);
+    (0..3).try_for_each(|number| port.send(number))?;
+    assert_eq!(message(next(&mut worker)), 0);
+    nothing(&mut port.worker(1));
+    thread::scope(|scope| {
+        let _close = CloseAtEnd(&port);
+        let events = take_all(scope, &port);
+        let event = || events.recv_timeout(PATIENCE).expect("it flows on");
+        assert_eq!([message(event()), message(event())], [1, 2]);
+        let (connection, mut peer) = connect(&port)?;
+        peer.write_all(b"x")?;
+        worker.arm(connection, Interest::IN);
+        drop(ready(event()));
+        Ok(())
+    })
 }
 
 /// The thread that dequeued with the worker has ended.
@@ -256,12 +279,7 @@ fn f4_what_is_handed_back_to_a_worker_from_a_thread_that_has_ended_is_armed(
     });
     let (mut worker, connection) = dequeue.join().expect("an event");
     // The byte is not read.
-    worker.arm(connection, Interest::IN);
-    thread::scope(|scope| {
-        let event = take_all(scope, &port).recv_timeout(PATIENCE);
-        port.close();
-        drop(ready(event.expect("it is armed")));
-    });
+    hand_back_and_block(&port, &mut worker, connection);
     Ok(())
 }
 
