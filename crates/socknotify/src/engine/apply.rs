@@ -457,9 +457,15 @@ impl<B: Backend> Engine<B> {
     fn is_same(&self, fd: Fd, word: Word) -> Result<bool, RegistrationError> {
         match self.backend.identify(fd) {
             Err(RegistrationError::NotASocket) if word.has(Flag::DESCRIPTOR) => {
-                let is_armed = word.is_live() && word.has(Flag::KNOWN);
-                Ok(!is_armed
-                    || self.backend.arm(&Interest { fd, word }, false) != Err(ArmError::Stale))
+                if !(word.is_live() && word.has(Flag::KNOWN)) {
+                    return Ok(true);
+                }
+                // Another thread may change it meanwhile.
+                let interest = Interest { fd, word };
+                let outcome = self
+                    .table
+                    .arm_latest(&interest, |it| self.backend.arm(it, false));
+                Ok(outcome != Outcome::Failed(ArmError::Stale))
             }
             identity => {
                 let identity = identity?;

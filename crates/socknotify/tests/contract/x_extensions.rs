@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, RegisterError,
@@ -15,8 +15,8 @@ use socknotify::{
 use crate::support::take_number;
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    PATIENCE, Pair, PortExt, counted, drain_port, expect, expect_nothing, port, port_with, rounds,
-    wait_for_waiting,
+    CloseAtEnd, PATIENCE, Pair, PortExt, SetAtEnd, counted, drain_port, expect, expect_nothing,
+    port, port_with, rounds, wait_for_waiting,
 };
 
 const KEY: usize = 81;
@@ -932,6 +932,46 @@ fn x5_several_ports_watch_one_descriptor(backend: Backend) -> io::Result<()> {
         writer.write_all(b"x")?;
         expect(&port, &[(KEY, Events::IN)]);
         port.deregister(&reader)?;
+    }
+    Ok(())
+}
+
+/// While another thread dequeues, and checks now and then that the number is that pipe's still.
+#[cfg(unix)]
+#[for_every_backend(with_places)]
+fn x5_a_descriptor_is_changed_while_it_is_notified(backend: Backend) -> io::Result<()> {
+    for trigger in [EDGE, LEVEL] {
+        let port = port(backend)?;
+        let (reader, writer) = pipe()?;
+        watch(&port, &reader, EventFilter::IN, trigger)?;
+        let (count, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let _ends = (CloseAtEnd(&port, &[]), SetAtEnd(&is_over));
+            scope.spawn(|| {
+                while port.dequeue_one(None).is_ok() {
+                    let _ = (&reader).read(&mut [0; 4096]);
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    let _ = (&writer).write(b"x");
+                }
+            });
+            for round in 0..rounds(2500) {
+                let filter = match round % 2 {
+                    0 => EventFilter::IN | EventFilter::HANGUP,
+                    _ => EventFilter::IN,
+                };
+                port.register(Registration::change(&reader, KEY, filter, trigger))?;
+                let enough = count.load(Ordering::SeqCst) + 2 + round % 50;
+                let end = Instant::now() + PATIENCE;
+                while count.load(Ordering::SeqCst) < enough {
+                    assert!(Instant::now() < end, "nothing comes after {round} changes");
+                }
+            }
+            Ok::<_, io::Error>(())
+        })?;
     }
     Ok(())
 }
