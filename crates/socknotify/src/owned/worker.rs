@@ -667,12 +667,12 @@ fn other_event<T: Source, M>(
     match reason {
         None if node.readiness.is_connecting() => connect::outcome(node, events),
         None => Event::Ready(Held::from_node(node), events),
-        Some(Reasons::TIMED_OUT) if node.readiness.is_connecting() => connect::timed_out(node),
         Some(Reasons::TIMED_OUT) => {
             // A condition may have held first, and its report be on the way still.
             match sys::conditions(node.readiness.socket(), filter) {
-                events if events.is_empty() => Event::TimedOut(Held::from_node(node)),
-                events => Event::Ready(Held::from_node(node), events),
+                events if !events.is_empty() => other_event(node, None, events, filter),
+                _ if node.readiness.is_connecting() => connect::timed_out(node),
+                _ => Event::TimedOut(Held::from_node(node)),
             }
         }
         Some(Reasons::DRAINING) => Event::Draining(Held::from_node(node)),

@@ -2,12 +2,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::Backend;
 use socknotify::owned::{Event, Held, Interest, Port, Worker, connect_to};
 
-use crate::support::{Kind, PATIENCE, port_with, refusing};
+use crate::support::{Kind, PATIENCE, SHORT, port_with, refusing};
 
 fn tcp_port(backend: Backend) -> io::Result<Port<TcpStream>> {
     Ok(Port::from(port_with(backend, 2)?))
@@ -104,6 +105,26 @@ fn a_peer_that_does_not_answer_is_timed_out(backend: Backend) -> io::Result<()> 
         other => panic!("{other:?}"),
     }
     assert!(begin.elapsed() >= time);
+    Ok(())
+}
+
+/// All threads are busy until its time is over, and then another deadline is reported first.
+#[for_every_backend]
+fn a_connection_that_was_made_in_time_is_not_timed_out(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(1);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let idle = port.adopt(TcpStream::connect(address)?)?;
+    port.arm(idle, Interest::IN.within(Duration::from_millis(1)));
+    thread::sleep(SHORT);
+    port.connect(address, SHORT, |stream| stream)?;
+    let _theirs = (listener.accept()?, listener.accept()?);
+    thread::sleep(2 * SHORT);
+    match next(&mut worker) {
+        Event::TimedOut(_) => drop(connected(next(&mut worker))),
+        event => drop(connected(event)),
+    }
     Ok(())
 }
 
