@@ -25,8 +25,8 @@ impl<T: Source, M> Worker<T, M> {
     /// with unread data in it aborts the connection, and the peer may lose what was sent before.
     ///
     /// Send everything first, for TLS also its `close_notify`. No event comes for the connection any more. It still counts as
-    /// one, and a port that [drains](super::Port::drain) waits for it. [`cancel`](super::Port::cancel) closes it. It is in
-    /// non-blocking mode from here on.
+    /// one, and a port that [drains](super::Port::drain) waits for it. A [`cancel`](super::Port::cancel) that comes too late to wake it
+    /// changes nothing; [`disarm`](super::Port::disarm) takes it back. It is in non-blocking mode from here on.
     ///
     /// # Panics
     ///
@@ -92,13 +92,13 @@ pub(super) fn on_event<T: Source, M>(
     let token = node.token;
     let place = connections.slots.get(token);
     let deadline = place.map_or(NEVER, |place| place.deadline);
+    let is_late = deadline <= shared.deadlines.now();
     // Asking for its socket may panic, and closes it then.
     let held = Held::from_node(node);
     let is_over = match reason {
         // A peer that never stops sending is ready each time.
-        None => deadline <= shared.deadlines.now() || discard(&SockRef::from(&held.socket())),
-        Some(Reasons::DRAINING) => false,
-        Some(_) => true,
+        None => is_late || discard(&SockRef::from(&held.socket())),
+        Some(_) => is_late,
     };
     if is_over {
         return drop(held);

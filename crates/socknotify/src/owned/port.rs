@@ -264,7 +264,7 @@ impl<T: Source, M> Port<T, M> {
 
     /// Interrupts the wait of a connection, which is reported as [`Event::Cancelled`](super::Event::Cancelled): at once
     /// if it is armed, otherwise when it is armed next. If its deadline has just passed, or the port drains, that is
-    /// reported first, and this when it is armed after that.
+    /// reported first, and this when it is armed after that. One that [lingers](super::Worker::linger) goes on to do so.
     ///
     /// Returns false and does nothing if the connection or the port is closed, and for a [shared](Self::share) socket:
     /// use [`unshare`](Self::unshare).

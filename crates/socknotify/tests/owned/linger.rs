@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use socknotify::owned::{Event, Held, Interest, Port, Worker};
 use socknotify::{Backend, Error};
 
-use crate::support::{PATIENCE, port_with, tcp_streams, uninterrupted};
+use crate::support::{PATIENCE, SHORT, port_with, tcp_streams, uninterrupted};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -115,16 +115,44 @@ fn a_drain_waits_for_what_lingers(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// Whoever wakes a connection does not know that it has come to its end.
 #[for_every_backend]
-fn what_lingers_can_be_cancelled_or_taken(backend: Backend) -> io::Result<()> {
+fn a_wake_up_does_not_end_what_lingers(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend)?;
     let mut worker = port.worker(4);
+    let (mut ours, mut theirs) = connect(&port)?;
+    let id = ours.id();
+    theirs.write_all(b"not read")?;
+    ours.write_all(b"answer")?;
+    assert!(port.cancel(id));
+    worker.linger(ours, LONG);
+    for _ in 0..3 {
+        worker.process(Some(Duration::from_millis(1)))?;
+        assert!(worker.take().is_none());
+        assert!(port.cancel(id));
+    }
+    theirs.write_all(b"more")?;
+    let mut answer = String::new();
+    theirs.read_to_string(&mut answer)?;
+    assert_eq!(answer, "answer");
+    drop(theirs);
+    until_closed(&port, &mut worker)?;
+    // Nor do they keep it for longer.
     let (ours, _theirs) = connect(&port)?;
     let id = ours.id();
-    worker.linger(ours, LONG);
-    assert!(port.cancel(id));
-    until_closed(&port, &mut worker)?;
+    worker.linger(ours, SHORT);
+    while port.connections() > 0 {
+        port.cancel(id);
+        worker.process(Some(Duration::from_millis(1)))?;
+        assert!(worker.take().is_none());
+    }
+    Ok(())
+}
 
+#[for_every_backend]
+fn what_lingers_can_be_taken(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(4);
     let (ours, mut theirs) = connect(&port)?;
     let id = ours.id();
     worker.linger(ours, LONG);
