@@ -107,8 +107,8 @@ fn a_connection_that_is_notified_is_not_cancelled_before_it_is_armed_again(
     // It is dequeued, and in nobody's hand yet.
     first.process(Some(PATIENCE))?;
     assert!(port.cancel(id));
-    nothing(&mut second);
     let connection = ready(first.take().expect("an event"));
+    nothing(&mut second);
     second.arm(connection, Interest::IN);
     assert_eq!(cancelled(&mut second).id(), id);
     Ok(())
