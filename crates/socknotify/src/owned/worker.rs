@@ -621,7 +621,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Takes the next event of the latest [`process`](Self::process).
     ///
     /// There may be fewer than `process` returned: other threads get those that wait while this thread
-    /// [blocks](Self::blocking); some were of connections that [linger](Self::linger); when the port is closed, its
+    /// [blocks](Self::blocking), or once it finds nothing with another worker of the port; some were of connections that [linger](Self::linger); when the port is closed, its
     /// connections and messages are [returned](Port::close); and events of a shared socket are dropped when another thread has taken its [last
     /// one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
