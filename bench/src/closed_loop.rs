@@ -12,7 +12,7 @@ use crate::exchange::{BLOCKING, Exchange, Found, QUICK, warm_up};
 use crate::figure::{Figure, Sample, quantile};
 use crate::random::Random;
 
-/// Keep so many messages under way on each connection.
+/// Keep so many messages under way on each connection. Latencies are found where it is one.
 pub(crate) fn run(
     set: &OwnedFd,
     connections: &[TcpStream],
@@ -21,7 +21,9 @@ pub(crate) fn run(
     time: Duration,
 ) -> io::Result<Found> {
     let message = exchange.request();
-    for mut connection in connections {
+    let mut sent = vec![Instant::now(); connections.len()];
+    for (mut connection, sent) in connections.iter().zip(&mut sent) {
+        *sent = Instant::now();
         for _ in 0..depth {
             connection.write_all(message)?;
         }
@@ -30,6 +32,7 @@ pub(crate) fn run(
     let begin = Instant::now();
     let mut counted_from = None;
     let mut answers = 0_u64;
+    let mut latencies = Vec::new();
     let mut answer = vec![0; exchange.response()];
     let mut events = Vec::with_capacity(64);
     let rate = loop {
@@ -38,8 +41,14 @@ pub(crate) fn run(
         retry_on_intr(|| epoll::wait(set, rustix::buffer::spare_capacity(&mut events), None))?;
         for event in &events {
             let data = event.data;
-            let mut connection = &connections[data.u64() as usize];
+            let index = data.u64() as usize;
+            let mut connection = &connections[index];
             connection.read_exact(&mut answer)?;
+            let now = Instant::now();
+            let sent = std::mem::replace(&mut sent[index], now);
+            if depth == 1 && counted_from.is_some_and(|(start, _)| sent > start) {
+                latencies.push((now - sent).as_secs_f64() * 1e6);
+            }
             connection.write_all(message)?;
             answers += 1;
         }
@@ -52,10 +61,25 @@ pub(crate) fn run(
             _ => {}
         }
     };
+    let mut figures = Sample::from([(Figure::Rate, rate)]);
+    add_latencies(latencies, &mut figures);
     Ok(Found {
         answers: answers as f64,
-        figures: Sample::from([(Figure::Rate, rate)]),
+        figures,
     })
+}
+
+fn add_latencies(mut latencies: Vec<f64>, figures: &mut Sample) {
+    latencies.sort_by(f64::total_cmp);
+    if !latencies.is_empty() {
+        for (figure, part) in [
+            (Figure::P50, 0.5),
+            (Figure::P99, 0.99),
+            (Figure::P999, 0.999),
+        ] {
+            figures.insert(figure, quantile(&latencies, part));
+        }
+    }
 }
 
 /// How long a client sends at the least before it counts, where handlers block.
@@ -125,16 +149,7 @@ pub(crate) fn bytes(
         }
     }
     let mut figures = Sample::from([(Figure::Rate, counted as f64 / time.as_secs_f64())]);
-    latencies.sort_by(f64::total_cmp);
-    if !latencies.is_empty() {
-        for (figure, part) in [
-            (Figure::P50, 0.5),
-            (Figure::P99, 0.99),
-            (Figure::P999, 0.999),
-        ] {
-            figures.insert(figure, quantile(&latencies, part));
-        }
-    }
+    add_latencies(latencies, &mut figures);
     Ok(Found {
         answers: answers as f64,
         figures,

@@ -103,7 +103,10 @@ const FIVE: &[(Parameter, &[usize])] = &[(Parameter::Blocking, &[5])];
 const BLOCKING: [Part; 7] = [
     part("lookup", &[(Parameter::Apart, &[1])]),
     part("blocking", &[]),
-    part("burst", &[]),
+    Part {
+        rounds: Some(15),
+        ..part("burst", &[])
+    },
     Part {
         rounds: Some(3),
         ..part("compute", &[(Parameter::Connections, &[4])])
@@ -116,6 +119,8 @@ const BLOCKING: [Part; 7] = [
 const SERVERS: [Part; 4] = [
     Part {
         only: HTTP,
+        // With each server the rate is now one, now another, by half: see bench/README.md.
+        rounds: Some(21),
         ..part("http", &[])
     },
     Part {

@@ -198,7 +198,7 @@ const SERVING: &[Column] = &[
     to_tokio("owned", OWNED),
 ];
 
-pub(super) const SERVERS: [Table; 3] = [
+pub(super) const SERVERS: [Table; 4] = [
     Table {
         about: "**The server has one processor, and the client the other**: requests per second, relative to tokio. More is \
                 better.",
@@ -220,7 +220,26 @@ pub(super) const SERVERS: [Table; 3] = [
         ],
     },
     Table {
-        about: "**The same at a fixed rate**, half of tokio's highest, 100 connections, relative to tokio. Less is better.",
+        about: "How long a client waits there for the slowest answer of a hundred, relative to tokio. Less is better.",
+        head: "",
+        columns: SERVING,
+        lines: &[
+            line(
+                "HTTP, 100 connections",
+                "http",
+                Figure::P99,
+                "apart=1 connections=100",
+            ),
+            line(
+                "HTTP, 1,000 connections",
+                "http",
+                Figure::P99,
+                "apart=1 connections=1000",
+            ),
+        ],
+    },
+    Table {
+        about: "**At a fixed rate**, half of tokio's highest, 100 connections, relative to tokio. Less is better.",
         head: "",
         columns: SERVING,
         lines: &[
