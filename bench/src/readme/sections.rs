@@ -125,6 +125,7 @@ const SERVERS: [Part; 4] = [
     },
     Part {
         only: HTTP,
+        rounds: Some(15),
         ..part(
             "latency",
             &[(Parameter::Apart, &[1]), (Parameter::Load, &[50])],
