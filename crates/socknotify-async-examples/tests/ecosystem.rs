@@ -1,5 +1,6 @@
 //! What the front page says of other crates: what runs as it is, and what runs in tokio's context.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -182,6 +183,28 @@ fn hyper_util_s_client_keeps_connections() -> io::Result<()> {
         }
         Ok(())
     })
+}
+
+#[test]
+fn tasks_that_are_not_send_stay_on_a_thread() -> io::Result<()> {
+    use std::rc::Rc;
+    use tokio::task::{LocalSet, spawn_local};
+    run(LocalSet::new().run_until(async {
+        let (mut ours, mut theirs) = pair().await?;
+        let sum = Rc::new(Cell::new(0));
+        let seen = Rc::clone(&sum);
+        let task = spawn_local(async move {
+            let mut bytes = [0; 3];
+            ours.read_exact(&mut bytes).await?;
+            sleep(Duration::from_millis(1)).await;
+            seen.set(bytes.into_iter().sum());
+            io::Result::Ok(())
+        });
+        theirs.write_all(&[1, 2, 3]).await?;
+        task.await??;
+        assert_eq!(sum.get(), 6);
+        Ok(())
+    }))
 }
 
 #[test]

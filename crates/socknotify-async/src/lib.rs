@@ -102,6 +102,7 @@
 //! | TLS, websockets | futures-rustls and tokio-rustls; async-tungstenite and tokio-tungstenite |
 //! | channels, locks, `select!`, `join!` | those of futures, and `tokio::sync`, `tokio::select!`, `tokio::join!` |
 //! | groups of tasks, cancellation | [`JoinSet`], [`AbortHandle`]; `TaskTracker` and `CancellationToken` of tokio-util |
+//! | tasks that are not `Send` | `LocalSet` and `spawn_local` of tokio, in [`Runtime::block_on`]: they run on that thread |
 //! | signals | signal-hook: [`Async::readable`] on a pair of sockets, one of which it writes to |
 //! | a graceful end | hyper-util's `GracefulShutdown`, then [`Runtime::shutdown`] |
 //! | databases, files, processes | anything that blocks; sqlx's SQLite with its feature `runtime-async-std` |
