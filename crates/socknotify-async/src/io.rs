@@ -412,6 +412,11 @@ macro_rules! impl_read_and_write {
             }
 
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                // A socket has nothing to flush, and need not be writable for that.
+                match self.get_ref().flush() {
+                    Err(error) if is_passing(&error) => {}
+                    outcome => return Poll::Ready(outcome),
+                }
                 self.poll_with(cx, Direction::Write, |mut io, _| io.flush())
             }
 

@@ -45,7 +45,7 @@ const CLOSED: u32 = 4;
 const GUESS: u32 = 8;
 const REPORT: u32 = 16;
 
-/// How many tasks wait as the only one, because they took each other's place. Beyond it, the first is woken, and tries again.
+/// How many tasks wait as the only one, because they took each other's place. Beyond it, all are woken, and try again.
 const DISPLACED: usize = 8;
 
 /// What was seen of a direction when it was ready.
@@ -63,20 +63,22 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// The task's place was taken. Returns one that is to be woken.
-    fn displace(&mut self, before: Waiter) -> Option<Waiter> {
-        let displaced = |(number, _): &&(u64, Waiter)| *number == 0;
-        let mut all = self.others.iter().filter(displaced);
+    /// The task's place was taken. Returns those that are to be woken.
+    fn displace(&mut self, before: Waiter) -> Vec<Waiter> {
+        let is_displaced = |(number, _): &(u64, Waiter)| *number == 0;
+        let mut all = self.others.iter().filter(|it| is_displaced(it));
         if all.any(|(_, other)| other.will_wake(before.waker())) {
-            return None;
+            return Vec::new();
         }
         self.others.push((0, before));
-        let all = self.others.iter().filter(displaced);
-        if all.count() <= DISPLACED {
-            return None;
+        if self.others.iter().filter(|it| is_displaced(it)).count() <= DISPLACED {
+            return Vec::new();
         }
-        let first = self.others.iter().position(|(number, _)| *number == 0)?;
-        Some(self.others.remove(first).1)
+        // Together: those of one task, which was polled with another waker each time, have it polled once.
+        let all = std::mem::take(&mut self.others);
+        let (displaced, others) = all.into_iter().partition::<Vec<_>, _>(is_displaced);
+        self.others = others;
+        displaced.into_iter().map(|(_, waiter)| waiter).collect()
     }
 }
 
@@ -90,9 +92,9 @@ impl State {
                 return;
             }
             let before = waiting.task.replace(Waiter::new(cx.waker()));
-            let first = before.and_then(|before| waiting.displace(before));
+            let displaced = before.map(|before| waiting.displace(before));
             drop(waiting);
-            first.into_iter().for_each(Waiter::wake);
+            displaced.into_iter().flatten().for_each(Waiter::wake);
         })
     }
 

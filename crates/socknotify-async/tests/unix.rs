@@ -8,10 +8,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
-use socknotify_async::{Async, Runtime, UnixDatagram, UnixListener, UnixStream, spawn, timeout};
+use socknotify_async::{
+    Async, Runtime, UnixDatagram, UnixListener, UnixStream, interval, sleep, spawn, timeout,
+};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -257,5 +261,57 @@ fn a_pipe_that_is_empty_is_not_readable() -> io::Result<()> {
         rustix::io::write(&writes, b"signal")?;
         let pipe = Async::new(File::from(reads))?;
         pipe.readable().await
+    })
+}
+
+/// There is nothing to flush.
+#[test]
+fn a_flush_of_a_full_socket_does_not_wait() -> io::Result<()> {
+    run(async {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair()?;
+        let mut ours = Async::new(ours)?;
+        let much = ours.write_all(&[0; 1 << 22]);
+        assert!(timeout(Duration::from_millis(20), much).await.is_err());
+        ours.flush().await?;
+        ours.close().await
+    })
+}
+
+/// As what polls it for somebody else does.
+#[test]
+fn a_reader_that_has_a_new_waker_each_time_is_not_polled_for_ever() -> io::Result<()> {
+    struct Passes(Waker);
+    impl Wake for Passes {
+        fn wake(self: Arc<Self>) {
+            self.0.wake_by_ref();
+        }
+    }
+    run(async {
+        let (mut ours, mut theirs) = UnixStream::pair()?;
+        let polls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&polls);
+        let task = spawn(async move {
+            let mut byte = [0];
+            let mut read = pin!(ours.read(&mut byte));
+            let mut tick = interval(Duration::from_millis(1));
+            poll_fn(|cx| {
+                while tick.poll_tick(cx).is_ready() {}
+                count.fetch_add(1, Ordering::SeqCst);
+                let waker = Waker::from(Arc::new(Passes(cx.waker().clone())));
+                read.as_mut().poll(&mut Context::from_waker(&waker))
+            })
+            .await
+        });
+        let begin = Instant::now();
+        while polls.load(Ordering::SeqCst) < 30 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(Duration::from_millis(50)).await;
+        let most = 2 * begin.elapsed().as_millis() as usize + 60;
+        let polls = polls.load(Ordering::SeqCst);
+        assert!(polls < most, "{polls}");
+        theirs.write_all(b"x").await?;
+        assert_eq!(task.await??, 1);
+        Ok(())
     })
 }
