@@ -289,9 +289,7 @@ impl Shared {
         match self.crew.start(move || shared.run(number)) {
             Ok(thread) => {
                 self.count.started();
-                let mut started = lock(&self.started);
-                started.retain(|thread| !thread.is_finished());
-                started.push(thread);
+                lock(&self.started).push(thread);
                 Ok(())
             }
             Err(error) => {
@@ -337,6 +335,21 @@ impl Shared {
             ends.0.serve(list);
             context::set_role(None);
         });
+        let shared = Arc::clone(&ends.0);
+        drop(ends);
+        shared.join_ended();
+    }
+
+    /// Join those that have ended before this thread, while their thread-locals may not have. Who waits for this one waits
+    /// for them.
+    fn join_ended(&self) {
+        let mut started = lock(&self.started);
+        let all = std::mem::take(&mut *started).into_iter();
+        let (ended, others) = all.partition::<Vec<_>, _>(JoinHandle::is_finished);
+        *started = others;
+        drop(started);
+        // None panics.
+        ended.into_iter().for_each(|it| drop(it.join()));
     }
 
     fn serve(self: &Arc<Self>, list: usize) {
@@ -568,9 +581,10 @@ impl Shared {
         }
     }
 
-    /// A task has ended, and so many are left.
+    /// A task has ended, and so many were left.
     pub(crate) fn on_task_ended(&self, left: usize) {
-        if self.is_closed() && left <= self.remain.load(Ordering::SeqCst) {
+        // One may have been spawned since, by a thread that did not see it closed.
+        if self.is_closed() && self.tasks.count() <= self.remain.load(Ordering::SeqCst) {
             let _ = self.with_port(CompletionPort::close);
         }
         if left <= 1 {

@@ -6,7 +6,7 @@ use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::net::UdpSocket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
@@ -326,6 +326,47 @@ fn threads_have_ended_with_their_thread_locals() -> io::Result<()> {
     }
     assert!(runtime.shutdown(PATIENCE));
     assert_eq!(ENDED.load(Ordering::SeqCst), 4);
+    Ok(())
+}
+
+/// A thread that had nothing to do has ended before, and another one was started since.
+#[test]
+fn threads_that_ended_before_have_ended_with_their_thread_locals() -> io::Result<()> {
+    static MAY_END: Mutex<()> = Mutex::new(());
+    static HAS_ONE_ENDED: AtomicBool = AtomicBool::new(false);
+    struct EndsLate;
+    impl Drop for EndsLate {
+        fn drop(&mut self) {
+            if !HAS_ONE_ENDED.swap(true, Ordering::SeqCst) {
+                drop(MAY_END.lock());
+            }
+        }
+    }
+    thread_local! {
+        static LATE: EndsLate = const { EndsLate };
+    }
+    let builder = Runtime::builder().places(1);
+    let runtime = builder.idle(Duration::from_millis(10)).build()?;
+    let two_at_once = || {
+        let barrier = Arc::new(std::sync::Barrier::new(2));
+        let tasks = [(); 2].map(|()| {
+            let barrier = Arc::clone(&barrier);
+            runtime.spawn(async move {
+                LATE.with(|_| barrier.wait());
+            })
+        });
+        tasks
+            .into_iter()
+            .try_for_each(|task| runtime.block_on(task))
+    };
+    let may_end = MAY_END.lock().expect("no panic");
+    two_at_once()?;
+    while runtime.handle().threads() > 1 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    two_at_once()?;
+    assert!(!runtime.shutdown(Duration::from_millis(100)));
+    drop(may_end);
     Ok(())
 }
 
