@@ -226,8 +226,15 @@ impl<B: Backend> Engine<B> {
     /// Whether what was registered with this word is closed. The lock is held.
     fn has_ended(&self, fd: Fd, word: Word) -> bool {
         let current = self.table.word(fd);
-        current.generation() == word.generation()
-            && self.backend.arm(&Interest { fd, word: current }, false) == Err(ArmError::Stale)
+        current.generation() == word.generation() && !self.is_watched(fd, current)
+    }
+
+    /// Whether the number refers to what the backend watches under it. It is armed, as it may have been notified.
+    fn is_watched(&self, fd: Fd, word: Word) -> bool {
+        let arm = |interest: &Interest| self.backend.arm(interest, false);
+        // Another thread may change it meanwhile.
+        let outcome = self.table.arm_latest(&Interest { fd, word }, arm);
+        outcome != Outcome::Failed(ArmError::Stale)
     }
 
     /// Apply one entry that was checked, with the lock held throughout.
@@ -453,25 +460,31 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Whether the number refers to what this port registered under it.
+    /// Whether the number refers to what this port registered under it. The lock is held.
     fn is_same(&self, fd: Fd, word: Word) -> Result<bool, RegistrationError> {
-        match self.backend.identify(fd) {
+        let is_known = word.is_live() && word.has(Flag::KNOWN);
+        let identity = match self.backend.identify(fd) {
             Err(RegistrationError::NotASocket) if word.has(Flag::DESCRIPTOR) => {
-                if !(word.is_live() && word.has(Flag::KNOWN)) {
-                    return Ok(true);
-                }
-                // Another thread may change it meanwhile.
-                let interest = Interest { fd, word };
-                let outcome = self
-                    .table
-                    .arm_latest(&interest, |it| self.backend.arm(it, false));
-                Ok(outcome != Outcome::Failed(ArmError::Stale))
+                return Ok(!is_known || self.is_watched(fd, word));
             }
-            identity => {
-                let identity = identity?;
-                Ok(self.table.slot(fd).is_some_and(|slot| slot.is_of(identity)))
-            }
+            // A socket was registered, and this is none.
+            Err(RegistrationError::NotASocket) => return Ok(false),
+            identity => identity?,
+        };
+        let Some(slot) = self.table.slot(fd) else {
+            return Ok(false);
+        };
+        if slot.is_of(identity) {
+            return Ok(true);
         }
+        // A duplicate may have come back to a number that another socket had meanwhile, under the same key. Then it is
+        // watched again, and the other one's identity stands in its place.
+        let has_come_back = is_known && !word.has(Flag::DESCRIPTOR) && self.is_watched(fd, word);
+        if has_come_back {
+            slot.set_identity(identity);
+            self.owner.change(fd, identity);
+        }
+        Ok(has_come_back)
     }
 
     /// End the registration of a file that was closed, or is deregistered. A removal that was accepted is still
@@ -496,13 +509,13 @@ impl<B: Backend> Engine<B> {
     /// Its identity says so. To arm it again would say so, too, and report once more what still holds.
     #[cold]
     pub(super) fn is_still_registered(&self, fd: Fd, generation: u32, slot: &Slot) -> bool {
+        let mut core = lock(&self.core);
         let word = slot.word();
-        if word.generation() != generation || self.is_same(fd, word) == Ok(true) {
+        let is_over = core.closed || word.generation() != generation;
+        if !is_over && self.is_same(fd, word) == Ok(true) {
             return true;
         }
-        let mut core = lock(&self.core);
-        let is_this = self.table.word(fd).generation() == generation;
-        if !core.closed && is_this && self.is_same(fd, word) != Ok(true) {
+        if !is_over {
             self.forget(&mut core, fd);
         }
         false

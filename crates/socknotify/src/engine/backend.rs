@@ -143,7 +143,7 @@ pub(crate) struct Waited {
     pub(crate) is_full: bool,
     /// [`Backend::wake`] ended it.
     pub(crate) woken: bool,
-    /// The alarm has gone off.
+    /// The alarm has gone off, perhaps early, or at a time that was set before.
     pub(crate) alarmed: bool,
 }
 
@@ -220,7 +220,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Report an alarm after this time. The latest call replaces earlier ones.
+    /// Report an alarm after this time. The latest call replaces earlier ones. The engine's lock is held.
     fn set_alarm(&self, after: Duration) -> Result<(), Error>;
 
     /// Wake all threads that wait, and each that will, and stop watching, so that another port can register the sockets.

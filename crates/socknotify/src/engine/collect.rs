@@ -1,7 +1,7 @@
 //! Packets for the caller: reports of the backend, straight into its entries, and what is queued.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::backend::{Backend, Report, Reports, Wait, Waited};
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
@@ -155,8 +155,7 @@ impl<B: Backend> Engine<B> {
         let mut core = lock(&self.core);
         if !core.closed {
             if alarmed {
-                let alarm = core.alarm.posted();
-                core.ahead.push_back(alarm.into());
+                self.queue_alarm(&mut core);
             }
             let packets = scratch.packets.iter();
             core.queue
@@ -164,6 +163,21 @@ impl<B: Backend> Engine<B> {
             self.publish_queued(&core);
         }
         scratch.packets.clear();
+    }
+
+    /// The backend's alarm has gone off. It may have been set to another time meanwhile.
+    fn queue_alarm(&self, core: &mut Core) {
+        let Some(at) = core.alarm.at else {
+            return;
+        };
+        let left = at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            core.alarm.at = None;
+            core.ahead.push_back(core.alarm.packet.posted().into());
+        } else {
+            // If it cannot be set, there is no memory for it; the next alarm tries again.
+            let _ = self.backend.set_alarm(left);
+        }
     }
 
     /// A persistent registration is notified. Whether its number refers to the same file, if it is time to find out.

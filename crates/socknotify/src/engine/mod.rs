@@ -139,9 +139,16 @@ struct Core {
     registered: usize,
     /// Registrations to arm again that the backend has refused, with their generations.
     refused: Vec<(Fd, u32)>,
-    /// The packet to queue when the backend's alarm goes off.
-    alarm: Entry,
+    alarm: Alarm,
     closed: bool,
+}
+
+/// The packet that is to be queued at some time. The backend tells when to look.
+#[derive(Default)]
+struct Alarm {
+    packet: Entry,
+    /// `None`: never.
+    at: Option<Instant>,
 }
 
 impl Core {
@@ -243,7 +250,7 @@ impl<B: Backend> Engine<B> {
                 scheduler: Scheduler::new(places.min(UNLIMITED)),
                 registered: 0,
                 refused: Vec::new(),
-                alarm: Entry::default(),
+                alarm: Alarm::default(),
                 closed: false,
             }),
             backend,

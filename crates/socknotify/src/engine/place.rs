@@ -505,6 +505,11 @@ impl Roster {
             .retain(|seen| !Arc::ptr_eq(&seen.holder, holder));
     }
 
+    pub(super) fn holders(&self) -> Vec<Arc<Holder>> {
+        let threads = self.threads.iter();
+        threads.map(|seen| Arc::clone(&seen.holder)).collect()
+    }
+
     fn count(&self, doing: Doing) -> usize {
         let threads = self.threads.iter();
         threads

@@ -3,14 +3,15 @@
 //! Who may use the socket is decided elsewhere, under a lock of its own: under that it is enabled, and by whom is no
 //! concern of this. From its notification on such a registration is disabled, until it is enabled again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::apply::flag_of;
 use super::backend::Backend;
 use super::interest::{Flag, Interest, Mode, State, Word};
 use super::scheduler::Flag as GateFlag;
+use super::sync::lock;
 use super::table::{Enable, Left, Slot};
-use super::{Core, Engine, Scratch};
+use super::{Alarm, Core, Engine, Scratch};
 use crate::entry::Arming;
 use crate::registration::Extra;
 use crate::sys::{self, Fd, RawSocket};
@@ -191,8 +192,12 @@ impl<B: Backend> Engine<B> {
     /// Queue this packet after this time. The latest call replaces earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         let mut core = self.enter()?;
-        core.alarm = entry;
-        self.backend.set_alarm(delay)
+        self.backend.set_alarm(delay)?;
+        core.alarm = Alarm {
+            packet: entry,
+            at: Instant::now().checked_add(delay),
+        };
+        Ok(())
     }
 
     /// The backend, for another loop to watch: it is ready if there is something to dequeue and no thread waits.
@@ -202,6 +207,9 @@ impl<B: Backend> Engine<B> {
             if !self.gate.load().has(GateFlag::EXPOSED) {
                 self.gate.set(GateFlag::EXPOSED, true);
                 self.leave(core);
+                // What threads were notified of before may hold still.
+                let holders = lock(&self.roster).holders();
+                holders.iter().for_each(|holder| self.arm_levels(holder));
             }
         }
         &self.backend

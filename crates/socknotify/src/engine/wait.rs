@@ -40,8 +40,9 @@ impl Deadline {
     }
 }
 
-/// How many times in a row a call that does not wait asks again after reports of no interest.
-const AGAIN: u32 = 64;
+/// How many times in a row a call that does not wait asks again after reports of no interest, besides those that each
+/// registration can make before it is quiet.
+const AGAIN: usize = 64;
 
 /// One in this many calls that take packets is timed.
 const SAMPLED: u32 = 8;
@@ -61,7 +62,7 @@ pub(super) struct Call<'call, 'socket, B: Backend> {
     /// It has asked the backend without waiting, and found nothing.
     has_checked: bool,
     /// How often it has asked again without waiting.
-    again: u32,
+    again: usize,
     /// It has the watch, unless it is parked: then the scheduler says so.
     has_watch: bool,
     /// In what time it looks next, if it has.
@@ -263,7 +264,7 @@ impl<B: Backend> Engine<B> {
                     self.stop_counting(call);
                     let (count, is_full) = self.ask_now(call, entries);
                     let is_over = count == 0 && self.queued.load(Ordering::SeqCst) == 0;
-                    if is_over && (!is_full || call.again >= AGAIN) {
+                    if is_over && (!is_full || self.has_asked_enough(call.again)) {
                         return Some(Err(Error::TimedOut));
                     }
                     call.again += 1;
@@ -280,6 +281,12 @@ impl<B: Backend> Engine<B> {
             true => count + self.take_packets(&mut entries[count..]),
             false => count,
         }))
+    }
+
+    /// Edges that nobody wants any more may come for ever.
+    fn has_asked_enough(&self, again: usize) -> bool {
+        // Each registration is reported when it was armed, and when it was made quiet.
+        again >= AGAIN && again - AGAIN >= lock(&self.core).registered * 2
     }
 
     /// Packets are queued. Take them, and reports too.

@@ -4,6 +4,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, RegistrationError,
 };
@@ -333,6 +334,24 @@ fn e4_timeout_zero_only_looks(backend: Backend) -> io::Result<()> {
     let found = port.dequeue_one(Some(Duration::ZERO))?;
     assert_eq!(found, notification(0, Events::IN));
     expect_nothing(&port);
+    Ok(())
+}
+
+/// Each is reported when it is armed, and once more when it was made quiet.
+#[for_every_backend]
+fn e4_a_look_finds_what_stands_behind_unconnected_sockets(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let new = |_| Socket::new(Domain::IPV4, Type::STREAM, None);
+    let unconnected = (0..100).map(new).collect::<io::Result<Vec<_>>>()?;
+    let mut entries: Vec<_> = unconnected
+        .iter()
+        .map(|socket| Registration::enable(socket, 1, EventFilter::IN, ONCE))
+        .collect();
+    port.register_all(&mut entries)?;
+    let ready = Pair::unix()?;
+    port.enable(&ready.ours, 2, EventFilter::OUT, ONCE)?;
+    let found = port.dequeue_one(Some(Duration::ZERO))?;
+    assert_eq!(found, notification(2, Events::OUT));
     Ok(())
 }
 

@@ -13,13 +13,15 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Trigger};
+use socknotify::{
+    Backend, CompletionPort, Entry, EventFilter, Events, Registration, RegistrationError, Trigger,
+};
 
 use super::g_lifetime::in_place_of;
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
     Kind, Pair, PortExt, QUIET_PERIOD, drain_port, expect, expect_idle, expect_nothing,
-    expect_quiet, expect_removed, port, port_with, quiet_threads, to_lonely_number,
+    expect_quiet, expect_removed, port, port_with, quiet_threads, take_number, to_lonely_number,
 };
 
 const KEY: usize = 61;
@@ -238,6 +240,38 @@ fn g3_a_duplicate_lives_on_while_its_number_is_used_again(backend: Backend) -> i
             expect_quiet(&port);
             drop(duplicate);
         }
+    }
+    Ok(())
+}
+
+/// Another socket had the number meanwhile, under the same key.
+#[cfg(unix)]
+#[for_every_backend]
+fn g3_a_duplicate_comes_back_to_its_number(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        let port = port(backend)?;
+        let (first, other) = (Pair::unix()?, Pair::unix()?);
+        port.enable(&first.ours, KEY, EventFilter::IN, trigger)?;
+        let duplicate = first.ours.try_clone()?;
+        let number = take_number(first.ours, other.ours)?;
+        port.enable(&number, KEY, EventFilter::IN, trigger)?;
+        let ours = take_number(number, duplicate)?;
+        port.enable(&ours, KEY, EventFilter::IN, trigger)?;
+        if backend.name() == "epoll" {
+            port.register(Registration::change(&ours, KEY, EventFilter::IN, trigger))?;
+        }
+        // More than it is notified before it is checked.
+        for _ in 0..200 {
+            (&first.theirs).write_all(b"x")?;
+            expect(&port, &[IN]);
+            drain(&ours);
+            if !trigger.contains(Trigger::PERSISTENT) {
+                port.enable(&ours, KEY, EventFilter::IN, trigger)?;
+            }
+        }
+        let elsewhere = crate::support::port(backend)?;
+        let refused = elsewhere.enable(&ours, KEY, EventFilter::IN, trigger);
+        assert_eq!(refused, Err(RegistrationError::OtherPort.into()));
     }
     Ok(())
 }

@@ -11,13 +11,13 @@ use socknotify::{
     Registration, RegistrationError, Trigger,
 };
 
-#[cfg(unix)]
-use crate::support::take_number;
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, PATIENCE, Pair, PortExt, SetAtEnd, counted, drain_port, expect, expect_nothing,
-    port, port_with, rounds, wait_for_waiting,
+    CloseAtEnd, PATIENCE, Pair, PortExt, SetAtEnd, collect, counted, drain_port, expect,
+    expect_nothing, port, port_with, rounds, wait_for_waiting,
 };
+#[cfg(unix)]
+use crate::support::{PollFlags, is_ready, take_number};
 
 const KEY: usize = 81;
 const OTHER_KEY: usize = 82;
@@ -821,6 +821,19 @@ fn x5_a_port_is_watched_by_another(backend: Backend) -> io::Result<()> {
 
 #[cfg(unix)]
 #[for_every_backend(with_places)]
+fn x5_a_port_is_watched_after_it_has_delivered_a_level(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let pair = Pair::unix()?;
+    port.register(enable(&pair, EventFilter::IN, LEVEL))?;
+    pair.send()?;
+    expect(&port, &[(KEY, Events::IN)]);
+    assert!(is_ready(&port, PollFlags::IN, PATIENCE));
+    expect(&port, &[(KEY, Events::IN)]);
+    Ok(())
+}
+
+#[cfg(unix)]
+#[for_every_backend(with_places)]
 fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let file = std::fs::File::open(std::env::current_exe()?)?;
@@ -902,7 +915,22 @@ fn x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one(
         let entry = Registration::enable(&number, OTHER_KEY, EventFilter::OUT, ONCE);
         port.register(entry)?;
         expect(&port, &[(OTHER_KEY, Events::OUT)]);
-        port.deregister(&number)?;
+        // The same number, and a pipe again, also while the socket is being removed.
+        for is_removed in [false, true] {
+            if is_removed {
+                rustix::io::dup2(&pair.ours, &mut number)?;
+                port.enable(&number, OTHER_KEY, EventFilter::IN, ONCE)?;
+                port.register(Registration::remove(&number))?;
+            }
+            rustix::io::dup2(&other, &mut number)?;
+            watch(&port, &number, EventFilter::IN, ONCE)?;
+            let mut expected = vec![(KEY, Events::IN)];
+            if is_removed {
+                expected.push((OTHER_KEY, Events::REMOVE));
+            }
+            assert_eq!(collect(&port, expected.len()), expected);
+            port.deregister(&number)?;
+        }
     }
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
@@ -1033,4 +1061,30 @@ fn x5_counters_timers_and_processes_are_watched(backend: Backend) -> io::Result<
     expect(&port, &[(KEY, Events::IN)]);
     assert!(child.wait()?.success());
     Ok(())
+}
+
+/// While another thread dequeues what goes off at once.
+#[for_every_backend(with_places)]
+fn an_alarm_that_is_set_again_has_the_later_packet_and_time(backend: Backend) -> io::Result<()> {
+    let port = port(backend)?;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = SetAtEnd(&is_over);
+        let looks = scope.spawn(|| {
+            let mut has_later = false;
+            while !is_over.load(Ordering::SeqCst) {
+                let packet = port.dequeue_one(Some(Duration::ZERO));
+                has_later |= packet.is_ok_and(|packet| packet.completion_key == OTHER_KEY);
+            }
+            has_later
+        });
+        for round in 0..rounds(50_000) {
+            port.set_alarm(Duration::ZERO, KEY)?;
+            (0..round % 500).for_each(|_| std::hint::spin_loop());
+            port.set_alarm(Duration::from_secs(3600), OTHER_KEY)?;
+        }
+        is_over.store(true, Ordering::SeqCst);
+        assert!(!looks.join().expect("it does not panic"), "an hour early");
+        Ok(())
+    })
 }

@@ -14,14 +14,12 @@
 //! again; until then `EPOLL_CTL_MOD` finds out (`ENOENT`, `EBADF`, `EPERM`).
 
 mod sys;
-mod timer;
 mod translate;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use self::sys::{Data, Errno, Reported};
-use self::timer::Timer;
 use crate::engine::{
     Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
 };
@@ -35,7 +33,7 @@ use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 pub(crate) struct Epoll {
     set: OwnedFd,
     waker: OwnedFd,
-    timer: Timer,
+    timer: OwnedFd,
 }
 
 /// Memory of a call.
@@ -82,7 +80,7 @@ impl Epoll {
         let this = Epoll {
             set: sys::epoll_create()?,
             waker: sys::eventfd()?,
-            timer: Timer::new()?,
+            timer: sys::timerfd()?,
         };
         // Each wake-up, and each timer that goes off, wakes one waiting thread.
         sys::add_own(&this.set, &this.waker, EDGE, Data::WAKER)?;
@@ -177,7 +175,7 @@ impl Epoll {
     fn handle_own(&self, data: Data, waited: &mut Waited) {
         match data {
             Data::WAKER => waited.woken = true,
-            _ => waited.alarmed |= self.timer.is_over(),
+            _ => waited.alarmed = true,
         }
     }
 
@@ -339,7 +337,7 @@ impl Backend for Epoll {
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        self.timer.set(after).map_err(call_error)
+        sys::set_timer(&self.timer, after).map_err(call_error)
     }
 
     fn close(&self) {

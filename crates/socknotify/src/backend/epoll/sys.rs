@@ -60,6 +60,9 @@ impl Data {
     }
 }
 
+/// A wait is for so many at most. The kernel refuses far more, and the memory stays.
+const MOST: usize = 1 << 16;
+
 /// Memory for what waits report, and what the last one reported.
 #[derive(Default)]
 pub(super) struct Reported {
@@ -73,6 +76,7 @@ impl Reported {
     #[inline]
     fn clear(&mut self, room: usize) -> &mut [epoll::Event] {
         self.count = 0;
+        let room = room.min(MOST);
         if self.memory.len() < room {
             self.grow(room);
         }
@@ -284,10 +288,10 @@ pub(super) fn timerfd() -> Result<OwnedFd, Errno> {
     rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(number)
 }
 
-/// `timerfd_settime` — Once, after this time; `None`: never.
-pub(super) fn set_timer(timer: &OwnedFd, time: Option<Duration>) -> Result<(), Errno> {
+/// `timerfd_settime` — Once, after this time.
+pub(super) fn set_timer(timer: &OwnedFd, time: Duration) -> Result<(), Errno> {
     // Zero would unset it.
-    let time = time.map_or(Duration::ZERO, |time| time.max(Duration::from_nanos(1)));
+    let time = time.max(Duration::from_nanos(1));
     let time = Itimerspec {
         it_interval: Timespec::default(),
         // More than the kernel's clock can count is refused.
@@ -298,4 +302,16 @@ pub(super) fn set_timer(timer: &OwnedFd, time: Option<Duration>) -> Result<(), E
     };
     let set = rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &time);
     set.map(drop).map_err(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e2_no_wait_is_for_more_than_the_kernel_takes() {
+        let mut reported = Reported::default();
+        assert_eq!(reported.clear(usize::MAX).len(), MOST);
+        assert_eq!(reported.clear(1).len(), 1);
+    }
 }

@@ -5,7 +5,7 @@
 
 use super::identity::{self, Kind};
 use super::sys::{self, Errno};
-use super::{Kqueue, systems};
+use super::{Kqueue, systems, timer};
 use crate::engine::Table;
 use crate::lock::lock;
 use crate::sys::Fd;
@@ -18,7 +18,7 @@ impl Kqueue {
         }
         let mut unconnected = lock(&self.unconnected);
         if unconnected.is_empty() {
-            self.timer.tick(&self.queue)?;
+            timer::tick(&self.queue)?;
         }
         if !unconnected.contains(&fd) {
             unconnected.push(fd);
@@ -44,7 +44,7 @@ impl Kqueue {
             false
         });
         if unconnected.is_empty() {
-            self.timer.stop_ticking(&self.queue);
+            timer::stop_ticking(&self.queue);
         }
     }
 }

@@ -56,7 +56,6 @@ use std::time::Duration;
 
 use self::complete::Found;
 use self::sys::{Errno, Event, Filter, Queue};
-use self::timer::{Time, Timer};
 use self::translate::Knotes;
 use self::waker::Waker;
 use crate::engine::{
@@ -74,7 +73,6 @@ use crate::{Entry, Error, RegistrationError};
 pub(crate) struct Kqueue {
     queue: Queue,
     waker: Waker,
-    timer: Timer,
     /// By descriptor, the [`Knotes`] that were added last. Written with `adding` held.
     knotes: SharedPages<AtomicU8>,
     /// Held while filters are added or deleted.
@@ -103,7 +101,6 @@ impl Kqueue {
         Ok(Kqueue {
             waker: Waker::new(&queue)?,
             queue,
-            timer: Timer::default(),
             knotes: SharedPages::new(),
             adding: Mutex::default(),
             unconnected: Mutex::default(),
@@ -245,10 +242,9 @@ impl Kqueue {
             if self.waker.is_woken(event) {
                 waited.woken = true;
             } else if event.filter() == Filter::Timer {
-                match self.timer.read(&self.queue, event) {
-                    Time::Alarm => waited.alarmed = true,
-                    Time::Tick => self.check_unconnected(table),
-                    Time::Early => {}
+                match timer::is_alarm(event) {
+                    true => waited.alarmed = true,
+                    false => self.check_unconnected(table),
                 }
             } else if event.answer().is_none() {
                 let (fd, generation) = (event.fd(), event.generation());
@@ -433,7 +429,7 @@ impl Backend for Kqueue {
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        self.timer.set_alarm(&self.queue, after).map_err(call_error)
+        timer::set_alarm(&self.queue, after).map_err(call_error)
     }
 
     fn close(&self) {
