@@ -597,6 +597,9 @@ fn o6_what_the_kernel_makes_up_is_refused(backend: Backend) -> io::Result<()> {
             "/proc/self/status",
             "/proc/kmsg",
             "/sys/kernel/tracing/trace_pipe",
+            // These have a length.
+            "/proc/config.gz",
+            "/sys/kernel/uevent_seqnum",
         ] {
             let Ok(file) = File::open(path) else {
                 eprintln!("skipped: {path} cannot be read");
