@@ -1,5 +1,6 @@
 //! What the threads of a runtime have in common, and what each of them does.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -320,19 +321,22 @@ impl Shared {
     /// One thread.
     fn run(self: Arc<Self>, list: usize) {
         /// Also after a panic, which there is none of.
-        struct Ends(Arc<Shared>);
+        struct Ends(Arc<Shared>, Cell<bool>);
         impl Drop for Ends {
             fn drop(&mut self) {
                 context::set_role(None);
                 self.0.slow.iter().for_each(Slow::end);
-                self.0.count.ended();
+                if self.1.get() {
+                    self.0.count.ended();
+                }
                 self.0.on_ended();
             }
         }
         self.slow.iter().for_each(Slow::begin);
-        let ends = Ends(self);
+        let ends = Ends(self, Cell::new(true));
         ends.0.inside_or_outside(|| {
-            ends.0.serve(list);
+            let is_counted = !ends.0.serve(list);
+            ends.1.set(is_counted);
             context::set_role(None);
         });
         let shared = Arc::clone(&ends.0);
@@ -352,10 +356,13 @@ impl Shared {
         ended.into_iter().for_each(|it| drop(it.join()));
     }
 
-    fn serve(self: &Arc<Self>, list: usize) {
+    /// True if the thread ends for want of work, while others go on: then it does not count any more.
+    fn serve(self: &Arc<Self>, list: usize) -> bool {
         let shared = self;
         let _entered = context::enter(shared);
-        let Some(port) = self.port() else { return };
+        let Some(port) = self.port() else {
+            return false;
+        };
         let mut entries = [Entry::default(); ROOM];
         let idle = Some(shared.crew.idle);
         let mut timeout = idle;
@@ -385,11 +392,14 @@ impl Shared {
                     // One thread stays, to start others, and need not look again.
                     timeout = None;
                     if shared.count.ends() {
-                        return;
+                        return true;
                     }
                 }
                 // A task that this thread has polled meanwhile may have been woken again.
-                Err(_) => return shared.drop_tasks(looking),
+                Err(_) => {
+                    shared.drop_tasks(looking);
+                    return false;
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,8 @@ pub struct Crew {
     most: usize,
     /// How many can run at once.
     places: usize,
-    threads: AtomicUsize,
-    /// Those that wait for work, or have been started and will.
-    waiting: AtomicUsize,
+    /// How many threads there are, times [`THREAD`], and how many of them wait for work, or have been started and will.
+    counts: AtomicU64,
     /// The system has refused to start the last one that was needed.
     is_short: AtomicBool,
     /// It does so for long: so the last thread that waits is not held back any more.
@@ -35,6 +34,11 @@ pub struct Crew {
     on_limit: Option<Arc<OnLimit>>,
 }
 
+/// A thread more, in the counts.
+const THREAD: u64 = 1 << 32;
+/// One more that waits.
+const WAITING: u64 = 1;
+
 impl Crew {
     /// While the system starts no thread, one that waits tries again this often.
     const RETRY: Duration = Duration::from_millis(100);
@@ -44,10 +48,10 @@ impl Crew {
     /// A crew without threads, of which there may be this many, for a port with so many places.
     pub fn new(most: usize, places: usize, on_limit: Option<Arc<OnLimit>>) -> Self {
         Crew {
-            most,
+            // The system has no room for so many.
+            most: most.min(u32::MAX as usize),
             places,
-            threads: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
+            counts: AtomicU64::new(0),
             is_short: AtomicBool::new(false),
             is_short_for_long: AtomicBool::new(false),
             is_at_limit: AtomicBool::new(false),
@@ -58,7 +62,7 @@ impl Crew {
 
     /// The number of threads.
     pub fn threads(&self) -> usize {
-        self.threads.load(Ordering::SeqCst)
+        self.counts().0
     }
 
     /// How many threads there may be.
@@ -68,24 +72,46 @@ impl Crew {
 
     /// How many wait for work, or have been started and will.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::SeqCst)
+        self.counts().1
+    }
+
+    /// How many threads there are, and how many of them wait.
+    #[inline]
+    fn counts(&self) -> (usize, usize) {
+        let counts = self.counts.load(Ordering::SeqCst);
+        ((counts / THREAD) as usize, counts as u32 as usize)
+    }
+
+    /// Change both counts at once, if this holds of them. Returns how many threads there were.
+    fn change(
+        &self,
+        when: impl Fn(usize, usize) -> bool,
+        change: impl Fn(u64) -> u64,
+    ) -> Option<usize> {
+        let order = Ordering::SeqCst;
+        let changed = self.counts.fetch_update(order, order, |counts| {
+            let (threads, waiting) = ((counts / THREAD) as usize, counts as u32 as usize);
+            when(threads, waiting).then(|| change(counts))
+        });
+        changed.ok().map(|counts| (counts / THREAD) as usize)
     }
 
     /// A thread is about to be started: this returns its number. `None` if there are as many as may be.
     ///
     /// Once the system has started it, call [`started`](Self::started); if it refuses, [`is_refused`](Self::is_refused).
     pub fn start(&self) -> Option<usize> {
-        let more = |threads| (threads < self.most).then_some(threads + 1);
-        let Some(number) = change(&self.threads, more) else {
+        let number = self.change(
+            |threads, _| threads < self.most,
+            |counts| counts + THREAD + WAITING,
+        );
+        if number.is_none() {
             // Those that refuse are no fewer than there may be.
             self.is_short.store(false, Ordering::SeqCst);
             if self.waiting() == 0 {
                 self.tell_limit();
             }
-            return None;
-        };
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        Some(number)
+        }
+        number
     }
 
     /// The system has started a thread.
@@ -97,28 +123,27 @@ impl Crew {
     /// The system has refused to start a thread.
     pub fn is_refused(&self) {
         self.is_short.store(true, Ordering::SeqCst);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        self.threads.fetch_sub(1, Ordering::SeqCst);
+        self.counts.fetch_sub(THREAD + WAITING, Ordering::SeqCst);
     }
 
     /// A thread that waited gets work. True if another one is to be started.
     #[inline]
     pub fn begin_work(&self) -> bool {
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.counts.fetch_sub(WAITING, Ordering::SeqCst);
         self.needs_another() || self.is_short()
     }
 
     /// Whether too few threads wait: ask again once one was started, since two at a time catch up.
     #[inline]
     pub fn needs_another(&self) -> bool {
-        let waiting = self.waiting();
-        let blocked = self.threads().saturating_sub(waiting + self.places);
+        let (threads, waiting) = self.counts();
+        let blocked = threads.saturating_sub(waiting + self.places);
         waiting <= blocked.min(self.places)
     }
 
     /// A thread waits again.
     pub fn end_work(&self) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.counts.fetch_add(WAITING, Ordering::SeqCst);
         if self.is_at_limit.load(Ordering::SeqCst) {
             self.tell_limit();
         }
@@ -129,7 +154,10 @@ impl Crew {
     fn tell_limit(&self) {
         // Who waits again looks from here on.
         self.is_at_limit.store(true, Ordering::SeqCst);
-        let is_now = || self.waiting() == 0 && self.threads() >= self.most;
+        let is_now = || {
+            let (threads, waiting) = self.counts();
+            waiting == 0 && threads >= self.most
+        };
         // Who tells looks again when that is done.
         while let Ok(mut told) = self.told.try_lock() {
             let is_at_limit = is_now();
@@ -147,15 +175,16 @@ impl Crew {
         }
     }
 
-    /// A thread has waited in vain. True if it ends: another one waits, too.
+    /// A thread has waited in vain. True if it ends: another one waits, too. From here on it does not count, so one may be
+    /// started in its place.
     pub fn ends(&self) -> bool {
-        let less = |waiting: usize| (waiting > 1).then(|| waiting - 1);
-        change(&self.waiting, less).is_some()
+        let ends = self.change(|_, waiting| waiting > 1, |counts| counts - THREAD - WAITING);
+        ends.is_some()
     }
 
-    /// A thread has ended.
+    /// A thread has ended with the others, and does not count any more.
     pub fn ended(&self) {
-        self.threads.fetch_sub(1, Ordering::SeqCst);
+        self.counts.fetch_sub(THREAD, Ordering::SeqCst);
     }
 
     /// Whether the system has refused to start the last thread that was needed.
@@ -190,7 +219,10 @@ impl Crew {
         }
         let until = Instant::now() + Self::HOLD;
         let mut time = Duration::from_millis(1);
-        let is_last = || self.waiting.load(Ordering::SeqCst) == 0 && self.threads() > 1;
+        let is_last = || {
+            let (threads, waiting) = self.counts();
+            waiting == 0 && threads > 1
+        };
         while self.is_short() && is_last() && are_others_blocked() {
             if Instant::now() >= until {
                 self.is_short_for_long.store(true, Ordering::SeqCst);
@@ -208,15 +240,9 @@ impl fmt::Debug for Crew {
         f.debug_struct("Crew")
             .field("most", &self.most)
             .field("threads", &self.threads())
-            .field("waiting", &self.waiting)
+            .field("waiting", &self.waiting())
             .finish_non_exhaustive()
     }
-}
-
-/// Change a count, unless it has to stay as it is. Returns what it was.
-fn change(count: &AtomicUsize, next: impl FnMut(usize) -> Option<usize>) -> Option<usize> {
-    let changed = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
-    changed.ok()
 }
 
 #[cfg(test)]
@@ -227,15 +253,17 @@ mod tests {
 
     #[test]
     fn a_thread_is_needed_when_the_last_one_gets_work() {
-        let crew = Crew::new(3, 8, None);
+        let crew = Crew::new(2, 8, None);
         assert_eq!((crew.start(), crew.start()), (Some(0), Some(1)));
         assert_eq!([crew.begin_work(), crew.begin_work()], [false, true]);
         crew.end_work();
         assert!(!crew.ends(), "the last one that waits stays");
         crew.end_work();
         assert!(crew.ends());
-        crew.ended();
         assert_eq!(crew.threads(), 1);
+        // In place of the one that ends.
+        assert!(crew.begin_work());
+        assert_eq!(crew.start(), Some(1));
     }
 
     #[test]

@@ -376,11 +376,13 @@ where
 
     /// One thread of the crew, which ends with it: also the caller's, which then waits for the others.
     fn run<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        self.work(scope);
-        self.crew.ended();
+        if !self.work(scope) {
+            self.crew.ended();
+        }
     }
 
-    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+    /// True if it ends for want of work, while others go on.
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> bool {
         let mut worker = self.port.worker(self.serving.room);
         if let Some(call) = &self.serving.on_start {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call())) {
@@ -419,13 +421,13 @@ where
                 self.crew.end_work();
             }
             match outcome {
-                Ok(Err(_)) => return,
+                Ok(Err(_)) => return false,
                 Ok(Ok(0)) if self.crew.is_short() => self.start_thread(scope),
                 Ok(Ok(0)) => {
                     // One thread stays, to start others, and need not look again.
                     timeout = None;
                     if self.crew.ends() {
-                        return;
+                        return true;
                     }
                 }
                 Ok(Ok(_)) => timeout = idle,
