@@ -13,9 +13,9 @@ use std::str::FromStr;
 #[cfg(windows)]
 pub(crate) use self::afd::{Afd, closes, is_own};
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-pub(crate) use self::epoll::Epoll;
+pub(crate) use self::epoll::{Epoll, conditions};
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
-pub(crate) use self::kqueue::Kqueue;
+pub(crate) use self::kqueue::{Kqueue, conditions};
 
 /// What a port is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

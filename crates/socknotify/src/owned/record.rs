@@ -214,7 +214,7 @@ impl<V> Record<V> {
     }
 
     /// A packet of this slot was dequeued, and is changed to what is taken. `claim`: disable this arming beneath, unless it
-    /// is disabled. `holds`: whether IN or OUT of these conditions holds now.
+    /// is disabled. `holds`: whether any of these conditions holds now, or an error.
     pub(super) fn look(
         &mut self,
         entry: &mut Entry,

@@ -225,6 +225,8 @@ impl<T: Source, M> Worker<T, M> {
         if !self.hand.lists.begin() {
             self.registrations.clear();
             self.polls.clear();
+            // The thread may have left its place, and does not dequeue if there are events.
+            self.has_place = false;
         }
         let mut events = self.hand.lists.events();
         loop {

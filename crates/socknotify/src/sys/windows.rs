@@ -11,7 +11,8 @@ pub use std::os::windows::io::{BorrowedSocket, OwnedSocket};
 
 use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::Networking::WinSock::{
-    POLLHUP, POLLRDNORM, POLLWRNORM, SD_BOTH, SOCKET, WSAPOLLFD, WSAPoll, shutdown,
+    POLLERR, POLLHUP, POLLRDNORM, POLLWRNORM, SD_BOTH, SOCKADDR_STORAGE, SOCKET, WSAPOLLFD,
+    WSAPoll, getpeername, shutdown,
 };
 use windows_sys::Win32::System::IO::CancelIoEx;
 
@@ -51,7 +52,8 @@ pub(crate) fn unacknowledged(_fd: Fd) -> Option<u64> {
     None
 }
 
-/// `WSAPoll` — Of IN and OUT, which of these conditions hold. Of a socket that is hung up, nothing is said of OUT.
+/// `WSAPoll` — Which of these conditions hold, or an error, which counts in any case. Of a socket that is hung up, nothing is said
+/// of OUT.
 #[allow(unsafe_code, reason = "sockets are known here by number only")]
 pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
     let mut poll = WSAPOLLFD {
@@ -77,8 +79,21 @@ pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
                 found |= event;
             }
         }
+        found.set(Events::ERR, poll.revents & POLLERR != 0);
+        // A socket that was never connected is hung up, too.
+        let is_hung_up = poll.revents & POLLHUP != 0 && is_connected(socket);
+        found.set(Events::HANGUP, is_hung_up);
     }
-    found
+    found & filter.wanted()
+}
+
+/// `getpeername` — Whether a socket is connected.
+fn is_connected(socket: RawSocket) -> bool {
+    let mut address = SOCKADDR_STORAGE::default();
+    let mut length = size_of_val(&address) as i32;
+    // SAFETY: there is so much room for the call.
+    let done = unsafe { getpeername(socket as SOCKET, (&raw mut address).cast(), &mut length) };
+    done == 0
 }
 
 /// `shutdown` — Ends both directions of an open socket, and what threads wait for in it.

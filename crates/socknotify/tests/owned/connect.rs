@@ -128,6 +128,34 @@ fn a_connection_that_was_made_in_time_is_not_timed_out(backend: Backend) -> io::
     Ok(())
 }
 
+/// The same.
+#[for_every_backend]
+fn a_connect_that_was_refused_in_time_is_not_timed_out(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(1);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let idle = port.adopt(TcpStream::connect(listener.local_addr()?)?)?;
+    port.arm(idle, Interest::IN.within(Duration::from_millis(1)));
+    thread::sleep(SHORT);
+    let (_keeps, address) = refusing(Kind::Tcp4)?;
+    let address = address.as_socket().expect("an address");
+    // A system that takes its time to refuse is given it.
+    let time = if cfg!(windows) { PATIENCE } else { SHORT };
+    if port.connect(address, time, |stream| stream).is_err() {
+        return Ok(());
+    }
+    thread::sleep(2 * SHORT);
+    let error = loop {
+        match next(&mut worker) {
+            Event::TimedOut(_) => {}
+            Event::Unconnected(_, error) => break error,
+            event => panic!("{event:?}"),
+        }
+    };
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{error}");
+    Ok(())
+}
+
 #[for_every_backend]
 fn a_connect_can_be_cancelled_and_goes_on(backend: Backend) -> io::Result<()> {
     if cfg!(windows) {

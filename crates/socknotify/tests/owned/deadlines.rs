@@ -1,14 +1,15 @@
 //! Deadlines.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(unix)]
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify::Backend;
 use socknotify::owned::{Event, Interest};
+use socknotify::{Backend, Events};
 
 #[cfg(unix)]
 use crate::TestPort;
@@ -111,6 +112,41 @@ fn deadlines_come_in_their_order(backend: Backend) -> io::Result<()> {
     if begin.elapsed() < Duration::from_millis(100) {
         let expected: Vec<_> = expected.into_iter().map(|(_, id)| id).collect();
         assert_eq!(came, expected);
+    }
+    Ok(())
+}
+
+/// All threads are busy until the deadline is over, and then another one is reported first.
+#[for_every_backend]
+fn an_end_or_an_error_before_the_deadline_is_reported(backend: Backend) -> io::Result<()> {
+    for (interest, expected) in [
+        (Interest::HANGUP, Events::HANGUP),
+        (Interest::NOTHING, Events::ERR),
+    ] {
+        let port = owning_port(backend, 2)?;
+        let mut worker = port.worker(1);
+        let (idle, _peer) = connect(&port)?;
+        let id = idle.id();
+        port.arm(idle, Interest::IN.within(Duration::from_millis(1)));
+        thread::sleep(SHORT);
+        let (connection, peer) = connect(&port)?;
+        if expected == Events::ERR {
+            // What the peer does not read resets the connection.
+            (&connection.socket).write_all(b"x")?;
+        }
+        port.arm(connection, interest.within(SHORT));
+        match expected {
+            Events::ERR => drop(peer),
+            _ => peer.shutdown(Shutdown::Write)?,
+        }
+        thread::sleep(2 * SHORT);
+        loop {
+            match next(&mut worker) {
+                Event::TimedOut(it) if it.id() == id => {}
+                Event::Ready(_, events) => break assert_eq!(events, expected),
+                event => panic!("{event:?}, in place of {expected:?}"),
+            }
+        }
     }
     Ok(())
 }

@@ -222,21 +222,28 @@ fn f4_what_a_thread_hands_back_after_it_found_nothing_is_armed(backend: Backend)
     Ok(())
 }
 
-/// It has dequeued nothing, so it has no place, though there was an event.
+/// It has dequeued nothing, so it has no place, though there was an event: or has it no more.
 #[for_every_backend]
 fn f4_what_a_thread_hands_back_after_a_refused_socket_is_armed(backend: Backend) -> io::Result<()> {
-    let port = detecting_port(backend)?;
-    let mut worker = port.worker(2);
-    let (mut refused, _peer) = connect(&port)?;
-    refused.socket = Pair::unix()?.ours;
-    worker.arm(refused, Interest::IN);
-    worker.process(Some(Duration::ZERO))?;
-    let Some(Event::Refused(..)) = worker.take() else {
-        panic!("it is refused")
-    };
-    let (connection, mut peer) = connect(&port)?;
-    peer.write_all(b"x")?;
-    hand_back_and_block(&port, &mut worker, connection);
+    for had_place in [false, true] {
+        let port = detecting_port(backend)?;
+        let mut worker = port.worker(2);
+        if had_place {
+            port.send(0)?;
+            assert_eq!(message(next(&mut worker)), 0);
+            worker.release();
+        }
+        let (mut refused, _peer) = connect(&port)?;
+        refused.socket = Pair::unix()?.ours;
+        worker.arm(refused, Interest::IN);
+        worker.process(Some(Duration::ZERO))?;
+        let Some(Event::Refused(..)) = worker.take() else {
+            panic!("it is refused")
+        };
+        let (connection, mut peer) = connect(&port)?;
+        peer.write_all(b"x")?;
+        hand_back_and_block(&port, &mut worker, connection);
+    }
     Ok(())
 }
 

@@ -23,8 +23,8 @@ use self::sys::{Data, Errno, Reported};
 use crate::engine::{
     Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
 };
-use crate::sys::Fd;
 use crate::sys::calls::{call_error, refusal};
+use crate::sys::{Fd, RawSocket};
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// An `epoll` set and the means to wake its waiters.
@@ -61,6 +61,18 @@ struct Polled {
     has_failed: bool,
     /// Something was armed that may be ready: the kernel has it in its list.
     is_listed: bool,
+}
+
+/// `poll` — Which of these conditions hold, or an error, which counts in any case.
+pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
+    let Some(fd) = crate::sys::fd(socket) else {
+        return Events::empty();
+    };
+    let mut poll = translate::pollfd(socket, filter);
+    match sys::poll_now(std::slice::from_mut(&mut poll)) {
+        Ok(()) => translate::events(translate::poll_events(&poll), fd) & filter.wanted(),
+        Err(_) => Events::empty(),
+    }
 }
 
 /// Whether the port owns the socket. What else is armed already is level-triggered.

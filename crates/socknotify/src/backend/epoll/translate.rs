@@ -96,9 +96,16 @@ fn of_descriptor(flags: u32, fd: Fd) -> Events {
 /// What to ask `poll` of a descriptor that is armed already; nothing, if it is not polled.
 #[inline]
 pub(super) fn pollfd_for(interest: &Interest, is_polled: bool) -> libc::pollfd {
+    let fd = if is_polled { interest.fd.0 as i32 } else { -1 };
+    pollfd(fd, interest.filter())
+}
+
+/// What to ask `poll` for these conditions.
+#[inline]
+pub(super) fn pollfd(fd: i32, filter: EventFilter) -> libc::pollfd {
     libc::pollfd {
-        fd: if is_polled { interest.fd.0 as i32 } else { -1 },
-        events: wanted(interest.filter()) as i16 | libc::POLLRDHUP,
+        fd,
+        events: wanted(filter) as i16 | libc::POLLRDHUP,
         revents: 0,
     }
 }

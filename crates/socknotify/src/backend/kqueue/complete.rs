@@ -4,11 +4,12 @@
 //! what held when it was taken from the kernel. So if an event shows one of two wanted conditions without the other, one
 //! `poll` for all of them checks for the other. Edges are reported one by one.
 
-use super::identity::Kind;
+use super::identity::{self, Kind};
 use super::sys::{Filter, poll_now};
 use super::translate::Knotes;
-use crate::Events;
 use crate::engine::{Report, Table};
+use crate::sys::{Fd, RawSocket};
+use crate::{EventFilter, Events};
 
 /// A report, and the kind of its descriptor.
 pub(super) type Found = (Report, Kind);
@@ -19,7 +20,7 @@ pub(super) fn complete(table: &Table, polls: &mut Vec<libc::pollfd>, found: &mut
     for (report, kind) in &*found {
         let missing = missing(table, report, *kind);
         if !missing.is_empty() {
-            polls.push(pollfd_for(report, missing));
+            polls.push(pollfd_for(report.fd, missing));
         }
     }
     if polls.is_empty() || poll_now(polls).is_err() {
@@ -55,7 +56,7 @@ fn missing(table: &Table, report: &Report, kind: Kind) -> Events {
     (wanted & (Events::IN | Events::OUT)) - report.events
 }
 
-fn pollfd_for(report: &Report, missing: Events) -> libc::pollfd {
+fn pollfd_for(fd: Fd, missing: Events) -> libc::pollfd {
     let mut events = 0;
     if missing.contains(Events::IN) {
         events |= libc::POLLIN;
@@ -64,7 +65,7 @@ fn pollfd_for(report: &Report, missing: Events) -> libc::pollfd {
         events |= libc::POLLOUT;
     }
     libc::pollfd {
-        fd: report.fd.0 as i32,
+        fd: fd.0 as i32,
         events,
         revents: 0,
     }
@@ -77,4 +78,32 @@ fn events_of(revents: i16) -> Events {
         events.set(Events::OUT, revents & libc::POLLOUT != 0);
     }
     events
+}
+
+/// `poll` — Which of these conditions hold, or an error, which counts in any case. Not every system tells of an end of receiving
+/// otherwise than as IN.
+pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
+    // The system that has the stand-in.
+    #[cfg(target_os = "linux")]
+    const ENDS: i16 = libc::POLLRDHUP;
+    #[cfg(not(target_os = "linux"))]
+    const ENDS: i16 = libc::POLLHUP;
+    let Some(fd) = crate::sys::fd(socket) else {
+        return Events::empty();
+    };
+    let wanted = filter.wanted();
+    let mut poll = pollfd_for(fd, wanted);
+    poll.events |= ENDS;
+    if poll_now(std::slice::from_mut(&mut poll)).is_err() {
+        return Events::empty();
+    }
+    let is_stream = identity::kind(fd) == Kind::Stream;
+    let mut events = events_of(poll.revents);
+    // A socket that was never connected is hung up, and writable.
+    if poll.revents & libc::POLLHUP != 0 {
+        events.remove(Events::OUT);
+    }
+    events.set(Events::ERR, poll.revents & libc::POLLERR != 0);
+    events.set(Events::HANGUP, is_stream && poll.revents & ENDS != 0);
+    events & wanted
 }

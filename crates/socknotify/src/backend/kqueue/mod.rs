@@ -55,6 +55,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use self::complete::Found;
+pub(crate) use self::complete::conditions;
 use self::sys::{Errno, Event, Filter, Queue};
 use self::translate::Knotes;
 use self::waker::Waker;

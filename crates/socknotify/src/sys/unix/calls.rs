@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::RawSocket;
 use crate::sys::Fd;
-use crate::{Error, EventFilter, Events, RegistrationError};
+use crate::{Error, RegistrationError};
 
 /// An error number of the system.
 pub(crate) type Errno = i32;
@@ -101,35 +101,6 @@ pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     let count = sockets.len() as libc::nfds_t;
     // SAFETY: so many are there for the call.
     outcome(unsafe { libc::poll(sockets.as_mut_ptr(), count, 0) }).map(drop)
-}
-
-/// Of IN and OUT, which of these conditions hold. Of a socket that is hung up, nothing is said of OUT: one that was never
-/// connected is.
-pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
-    let mut poll = libc::pollfd {
-        fd: socket,
-        events: 0,
-        revents: 0,
-    };
-    let conditions = [
-        (EventFilter::IN, libc::POLLIN, Events::IN),
-        (EventFilter::OUT, libc::POLLOUT, Events::OUT),
-    ];
-    for (wanted, flag, _) in conditions {
-        if filter.contains(wanted) {
-            poll.events |= flag;
-        }
-    }
-    let mut found = Events::empty();
-    if poll_now(std::slice::from_mut(&mut poll)).is_ok() {
-        for (_, flag, event) in conditions {
-            let is_out = event == Events::OUT;
-            if poll.revents & flag != 0 && !(is_out && poll.revents & libc::POLLHUP != 0) {
-                found |= event;
-            }
-        }
-    }
-    found
 }
 
 /// `clock_gettime` — The processor time of this process.
