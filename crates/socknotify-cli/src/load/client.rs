@@ -17,71 +17,25 @@ use crate::stream::{Stream, is_for_later};
 pub(crate) struct Client {
     stream: Stream,
     answers: Answers,
-    is_answered: bool,
     /// Something has come.
     has_received: bool,
-    /// Requests in progress, those that were sent at once together: since when they count, and how many.
-    sent: VecDeque<(Instant, usize)>,
-    /// In an open loop, when its next request is due.
-    pub(crate) due: Option<Instant>,
+    pub(crate) requests: Requests,
     /// What did not fit into the socket.
     unsent: Vec<u8>,
 }
 
-impl Client {
-    pub(crate) fn new(stream: impl Into<Stream>, plan: &Plan) -> Self {
-        Client {
-            stream: stream.into(),
-            answers: Answers::new(plan.mode, plan.is_head),
-            is_answered: false,
-            has_received: false,
-            sent: VecDeque::with_capacity(1),
-            due: None,
-            unsent: Vec::new(),
-        }
-    }
+/// What a client keeps when its connection is made anew.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    is_answered: bool,
+    /// Those in progress, those that were sent at once together: since when they count, and how many.
+    sent: VecDeque<(Instant, usize)>,
+    /// In an open loop, when the next one is due.
+    pub(crate) due: Option<Instant>,
+}
 
-    /// The same client on another connection, since the server has closed this one. What was not answered is sent again, and
-    /// this many more.
-    pub(crate) fn begin_again(&mut self, more: usize) -> Again {
-        if more > 0 {
-            self.sent.push_back((Instant::now(), more));
-        }
-        Again {
-            is_answered: self.is_answered,
-            sent: std::mem::take(&mut self.sent),
-            due: self.due,
-        }
-    }
-
-    pub(crate) fn again(stream: impl Into<Stream>, again: Again, plan: &Plan) -> Self {
-        let Again {
-            is_answered,
-            sent,
-            due,
-        } = again;
-        let count = sent.iter().map(|&(_, count)| count).sum();
-        Client {
-            is_answered,
-            has_received: is_answered,
-            unsent: plan.request.repeat(count),
-            sent,
-            due,
-            ..Client::new(stream, plan)
-        }
-    }
-
-    /// Whether the server has said that it closes the connection.
-    pub(crate) fn is_over(&self) -> bool {
-        self.answers.are_over()
-    }
-
-    /// Whether a part of an answer has come, and no answer.
-    pub(crate) fn has_part(&self) -> bool {
-        self.has_received && !self.is_answered
-    }
-
-    /// How long each request has waited that was due by this time, and was not answered.
+impl Requests {
+    /// How long each has waited that was due by this time, and was not answered.
     pub(crate) fn waits(&self, end: Instant, interval: Option<Duration>) -> Vec<Duration> {
         let mut waits = Vec::new();
         for &(since, count) in &self.sent {
@@ -96,9 +50,64 @@ impl Client {
         waits
     }
 
+    /// Whether there was no answer, though one was due by this time.
+    pub(crate) fn are_overdue_since(&self, time: Instant) -> bool {
+        let first = self.sent.front();
+        !self.is_answered && first.is_some_and(|&(since, _)| since <= time)
+    }
+
+    /// Whether an answer has come.
+    pub(crate) fn are_answered(&self) -> bool {
+        self.is_answered
+    }
+}
+
+impl Client {
+    pub(crate) fn new(stream: impl Into<Stream>, plan: &Plan) -> Self {
+        Client {
+            stream: stream.into(),
+            answers: Answers::new(plan.mode, plan.is_head),
+            has_received: false,
+            requests: Requests {
+                sent: VecDeque::with_capacity(1),
+                ..Requests::default()
+            },
+            unsent: Vec::new(),
+        }
+    }
+
+    /// The same client on another connection, since the server has closed this one. What was not answered is sent again, and
+    /// so many more.
+    pub(crate) fn begin_again(&mut self, more: usize) -> Requests {
+        if more > 0 {
+            self.requests.sent.push_back((Instant::now(), more));
+        }
+        std::mem::take(&mut self.requests)
+    }
+
+    pub(crate) fn again(stream: impl Into<Stream>, requests: Requests, plan: &Plan) -> Self {
+        let count = requests.sent.iter().map(|&(_, count)| count).sum();
+        Client {
+            has_received: requests.is_answered,
+            unsent: plan.request.repeat(count),
+            requests,
+            ..Client::new(stream, plan)
+        }
+    }
+
+    /// Whether the server has said that it closes the connection.
+    pub(crate) fn is_over(&self) -> bool {
+        self.answers.are_over()
+    }
+
+    /// Whether a part of an answer has come, and no answer.
+    pub(crate) fn has_part(&self) -> bool {
+        self.has_received && !self.requests.is_answered
+    }
+
     /// Send so many requests, whose latency counts from this time.
     pub(crate) fn send(&mut self, count: usize, since: Instant, plan: &Plan) -> Result<(), Fate> {
-        self.sent.push_back((since, count));
+        self.requests.sent.push_back((since, count));
         match (count, self.unsent.is_empty()) {
             // No copy for what is most usual.
             (1, true) => self.write(&plan.request),
@@ -133,13 +142,14 @@ impl Client {
             .answers
             .count(&room[..length], &plan.request)
             .map_err(Fate::Wrong)?;
-        if answers > 0 && !self.is_answered {
-            self.is_answered = true;
+        if answers > 0 && !self.requests.is_answered {
+            self.requests.is_answered = true;
             score.fates.answered += 1;
         }
         let mut left = answers;
         while left > 0 {
             let (sent, waiting) = self
+                .requests
                 .sent
                 .front_mut()
                 .ok_or(Fate::Wrong(WrongAnswer::Unasked))?;
@@ -148,7 +158,7 @@ impl Client {
             *waiting -= count;
             left -= count;
             if *waiting == 0 {
-                self.sent.pop_front();
+                self.requests.sent.pop_front();
             }
         }
         Ok(answers)
@@ -156,7 +166,7 @@ impl Client {
 
     /// Whether no request is in progress.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sent.is_empty()
+        self.requests.sent.is_empty()
     }
 
     pub(crate) fn interest(&self) -> Interest {
@@ -164,17 +174,6 @@ impl Client {
             true => Interest::IN,
             false => Interest::IN | Interest::OUT,
         }
-    }
-
-    /// Whether there was no answer, though a request was due by this time.
-    pub(crate) fn is_overdue_since(&self, time: Instant) -> bool {
-        let first = self.sent.front();
-        !self.is_answered && first.is_some_and(|&(since, _)| since <= time)
-    }
-
-    /// Whether an answer has come.
-    pub(crate) fn is_answered(&self) -> bool {
-        self.is_answered
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fate> {
@@ -185,21 +184,6 @@ impl Client {
         };
         self.unsent.extend_from_slice(&bytes[sent..]);
         Ok(())
-    }
-}
-
-/// What a client keeps when its connection is made anew.
-#[derive(Debug)]
-pub(crate) struct Again {
-    is_answered: bool,
-    sent: VecDeque<(Instant, usize)>,
-    due: Option<Instant>,
-}
-
-impl Again {
-    /// Whether an answer has come.
-    pub(crate) fn is_answered(&self) -> bool {
-        self.is_answered
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socknotify::owned::{Event, Held, Id, Port};
 
-use super::client::{Again, Client};
+use super::client::{Client, Requests};
 use super::fates::{Fate, Fates};
 use super::plan::Plan;
 use crate::signals::Signals;
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often to look whether a signal has come, and whether a listener has room again.
-const TICK: Duration = Duration::from_millis(20);
+pub(crate) const TICK: Duration = Duration::from_millis(20);
 
 /// An address to connect to.
 #[derive(Clone, Debug)]
@@ -29,35 +29,31 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    /// Begins to connect a client whose connection the server has closed.
-    pub(crate) fn begin_again(
+    /// Begins to connect a client. If this fails, its requests come back, unless the port is closed.
+    pub(crate) fn begin(
         &self,
         port: &Port<Client>,
-        again: Again,
+        requests: Requests,
         plan: &Plan,
-    ) -> io::Result<Id> {
-        match self {
+    ) -> Result<Id, (io::Error, Option<Requests>)> {
+        let mut requests = Some(requests);
+        let mut take = || requests.take().unwrap_or_default();
+        let begun = match self {
             Address::Internet(address) => port.connect(*address, PATIENCE, |stream| {
-                Client::again(stream, again, plan)
+                Client::again(stream, take(), plan)
             }),
             #[cfg(unix)]
             Address::Unix(path) => port.connect(&**path, PATIENCE, |stream| {
-                Client::again(stream, again, plan)
+                Client::again(stream, take(), plan)
             }),
-        }
+        };
+        begun.map_err(|error| (error, requests))
     }
+}
 
-    fn begin(&self, port: &Port<Client>, plan: &Plan) -> io::Result<Id> {
-        match self {
-            Address::Internet(address) => {
-                port.connect(*address, PATIENCE, |stream| Client::new(stream, plan))
-            }
-            #[cfg(unix)]
-            Address::Unix(path) => {
-                port.connect(&**path, PATIENCE, |stream| Client::new(stream, plan))
-            }
-        }
-    }
+/// Whether a connection that fails like this is to be tried again, after a [`TICK`]: the queue of a Unix listener is full.
+pub(crate) fn is_to_be_tried_again(error: &io::Error, since: Instant) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock && since.elapsed() < PATIENCE
 }
 
 /// Makes the connections. Those that cannot be made are counted; if the first ones all fail, the rest
@@ -81,17 +77,15 @@ pub(crate) fn all(
         }
         let mut outcomes = Vec::new();
         while begun < count && begun - connected.len() - failed < AT_ONCE {
-            match address.begin(port, plan) {
+            match address.begin(port, Requests::default(), plan) {
                 Ok(_) => full_since = None,
-                // A Unix listener's queue is full.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let since = full_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() < PATIENCE {
+                Err((error, _)) => {
+                    let since = *full_since.get_or_insert_with(Instant::now);
+                    if is_to_be_tried_again(&error, since) {
                         break;
                     }
                     outcomes.push(error);
                 }
-                Err(error) => outcomes.push(error),
             }
             begun += 1;
         }

@@ -11,8 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use socknotify::owned::{Event, Held, Interest, Port, Worker};
 
-use super::client::Client;
-use super::connect::Address;
+use super::client::{Client, Requests};
+use super::connect::{self, Address};
 use super::fates::Fate;
 use super::plan::{Pace, Plan};
 use super::score::Score;
@@ -60,7 +60,7 @@ pub(crate) fn drive(
         // One after the other, and not all at once.
         let count = clients.len() as f64;
         for (index, client) in clients.iter_mut().enumerate() {
-            client.due = Some(start + interval.mul_f64(index as f64 / count));
+            client.requests.due = Some(start + interval.mul_f64(index as f64 / count));
         }
     }
     thread::scope(|scope| {
@@ -75,6 +75,7 @@ pub(crate) fn drive(
                 plan,
                 interval,
                 waiting: BinaryHeap::new(),
+                unconnected: Vec::new(),
                 left: &left,
                 is_over: &is_over,
             };
@@ -92,22 +93,26 @@ pub(crate) fn drive(
         let mut total = Score::new();
         let now = Instant::now();
         let just_now = now - TOO_LATE.min(time);
-        let is_overdue = |client: &&Client| client.is_overdue_since(just_now);
+        let is_overdue = |client: &&Client| client.requests.are_overdue_since(just_now);
         is_over.store(true, Ordering::SeqCst);
         let left_over = port.close();
         let overdue = left_over.iter().filter(is_overdue).count();
+        let mut unconnected = Vec::new();
         for thread in threads {
-            let score = thread
+            let outcome = thread
                 .join()
                 .map_err(|_| io::Error::other("a thread panicked"))?;
-            total.add(&score?);
+            let (score, requests) = outcome?;
+            total.add(&score);
+            unconnected.extend(requests);
         }
         total.fates.parts = left_over.iter().filter(|client| client.has_part()).count() as u64;
         let patience = total.patience(TOO_LATE);
-        for client in left_over.iter() {
-            let mut waits = client.waits(now, interval);
+        let connected_ones = left_over.iter().map(|client| &client.requests);
+        for requests in connected_ones.chain(&unconnected) {
+            let mut waits = requests.waits(now, interval);
             waits.retain(|&wait| wait > patience);
-            total.unanswered(&waits, client.is_answered());
+            total.unanswered(&waits, requests.are_answered());
         }
         if interval.is_some() {
             // A thread that was about to send has its connection neither in the port nor in what is waiting.
@@ -159,6 +164,8 @@ struct Driver<'a> {
     interval: Option<Duration>,
     /// Connections whose next request is not due yet.
     waiting: BinaryHeap<Reverse<Waiting>>,
+    /// What is to be sent on connections that the listener had no room for, since when.
+    unconnected: Vec<(Instant, Requests)>,
     left: &'a AtomicUsize,
     is_over: &'a AtomicBool,
 }
@@ -190,17 +197,25 @@ impl PartialEq for Waiting {
 impl Eq for Waiting {}
 
 impl Driver<'_> {
-    fn run(mut self, clients: Vec<Held<Client>>) -> io::Result<Score> {
+    /// Returns also the requests of those that have no connection at the end.
+    fn run(mut self, clients: Vec<Held<Client>>) -> io::Result<(Score, Vec<Requests>)> {
         for client in clients {
             self.go_on(client, Ok(self.plan.pipeline));
         }
         let mut room = vec![0; RECEIVE];
         loop {
             let timeout = self.send_due();
+            let timeout = match self.unconnected.is_empty() {
+                true => timeout,
+                false => Some(timeout.map_or(connect::TICK, |time| time.min(connect::TICK))),
+            };
             match self.worker.process(timeout) {
                 Ok(_) => {}
                 // The time is over.
-                Err(socknotify::Error::Closed) => return Ok(self.score),
+                Err(socknotify::Error::Closed) => {
+                    let requests = self.unconnected.into_iter().map(|(_, requests)| requests);
+                    return Ok((self.score, requests.collect()));
+                }
                 Err(error) => return Err(error.into()),
             }
             while let Some(event) = self.worker.take() {
@@ -220,11 +235,14 @@ impl Driver<'_> {
                         }
                     }
                     Event::Unconnected(client, error) => {
-                        self.end(&Fate::Unconnected(error), client.is_answered());
+                        self.end(&Fate::Unconnected(error), client.requests.are_answered());
                     }
                     // There are no deadlines here, and nothing else.
                     _ => {}
                 }
+            }
+            for (since, requests) in std::mem::take(&mut self.unconnected) {
+                self.begin_again(since, requests);
             }
         }
     }
@@ -237,7 +255,7 @@ impl Driver<'_> {
                 return Some(left);
             }
             if let Some(Reverse(Waiting { due, mut client })) = self.waiting.pop() {
-                client.due = self.interval.map(|interval| due + interval);
+                client.requests.due = self.interval.map(|interval| due + interval);
                 let outcome = client.send(1, due, self.plan);
                 self.arm(client, outcome);
             }
@@ -248,10 +266,14 @@ impl Driver<'_> {
     /// So many answers have come: send what is to follow them.
     fn go_on(&mut self, mut client: Held<Client>, answers: Result<usize, Fate>) {
         if let (true, Ok(answers)) = (client.is_over(), &answers) {
-            let more = if client.due.is_none() { *answers } else { 0 };
+            let more = if client.requests.due.is_none() {
+                *answers
+            } else {
+                0
+            };
             return self.reconnect(client, more);
         }
-        let outcome = match (answers, client.due) {
+        let outcome = match (answers, client.requests.due) {
             (Err(fate), _) => Err(fate),
             (Ok(_), Some(due)) if client.is_idle() => {
                 return self.waiting.push(Reverse(Waiting { due, client }));
@@ -268,21 +290,28 @@ impl Driver<'_> {
                 let interest = client.interest();
                 self.worker.arm(client, interest);
             }
-            Err(fate) => self.end(&fate, client.is_answered()),
+            Err(fate) => self.end(&fate, client.requests.are_answered()),
         }
     }
 
     /// The server closes the connection, as it has said: make another one.
     fn reconnect(&mut self, mut client: Held<Client>, more: usize) {
-        let again = client.begin_again(more);
+        let requests = client.begin_again(more);
         drop(client);
-        let is_answered = again.is_answered();
         self.score.reconnects += 1;
-        if let Err(error) = self.address.begin_again(self.port, again, self.plan) {
-            // When the time is over, the port is closed.
-            if !self.is_over.load(Ordering::SeqCst) {
-                self.end(&Fate::Unconnected(error), is_answered);
+        self.begin_again(Instant::now(), requests);
+    }
+
+    fn begin_again(&mut self, since: Instant, requests: Requests) {
+        match self.address.begin(self.port, requests, self.plan) {
+            Ok(_) => {}
+            Err((error, Some(requests))) if connect::is_to_be_tried_again(&error, since) => {
+                self.unconnected.push((since, requests));
             }
+            // When the time is over, the port is closed.
+            Err(_) if self.is_over.load(Ordering::SeqCst) => {}
+            // It was answered: it is made anew only then.
+            Err((error, _)) => self.end(&Fate::Unconnected(error), true),
         }
     }
 

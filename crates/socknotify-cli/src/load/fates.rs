@@ -47,6 +47,8 @@ pub(crate) struct Fates {
     pub(crate) answered: u64,
     /// Those of them that have ended.
     answered_and_ended: u64,
+    /// Those of these that could not be made anew.
+    pub(crate) lost: u64,
     /// In an open loop, connections on which no request was due, or only just before the end.
     pub(crate) unused: u64,
     /// Connections on which a part of an answer has come, and no answer.
@@ -61,7 +63,10 @@ impl Fates {
     pub(crate) fn count(&mut self, fate: &Fate, is_answered: bool) {
         self.answered_and_ended += u64::from(is_answered);
         match fate {
-            Fate::Unconnected(error) => self.unconnected.count(Some(error)),
+            Fate::Unconnected(error) => {
+                self.lost += u64::from(is_answered);
+                self.unconnected.count(Some(error));
+            }
             Fate::Closed => self.closed.count(None),
             Fate::Broken(error) => self.broken.count(Some(error)),
             Fate::Wrong(answer) => self.wrong.count(Some(answer)),
@@ -78,6 +83,7 @@ impl Fates {
     pub(crate) fn add(&mut self, other: &Fates) {
         self.answered += other.answered;
         self.answered_and_ended += other.answered_and_ended;
+        self.lost += other.lost;
         self.unconnected.add(&other.unconnected);
         self.closed.add(&other.closed);
         self.broken.add(&other.broken);

@@ -130,7 +130,7 @@ impl Counts {
             wrong,
             ..
         } = fates;
-        let ended = closed.count + broken.count + wrong.count;
+        let ended = closed.count + broken.count + wrong.count + fates.lost;
         Counts {
             served: fates.served(),
             unanswered: connected - ended - fates.served() - fates.unused,

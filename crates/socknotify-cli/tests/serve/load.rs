@@ -284,6 +284,31 @@ fn a_connection_that_the_server_has_said_to_close_is_made_anew() -> io::Result<(
     Ok(())
 }
 
+/// It was answered before.
+#[test]
+fn a_connection_that_cannot_be_made_anew_is_told_once() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept()?;
+        drop(listener);
+        let mut request = BufReader::new(stream.try_clone()?).lines();
+        while request
+            .next()
+            .transpose()?
+            .is_some_and(|line| !line.is_empty())
+        {}
+        stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")?;
+        swallow(&mut stream)
+    });
+    let output = load(&address, "http", &["--json", "--connections", "1"])?;
+    let report = failed(&output)?;
+    assert_eq!(report["fates"]["unanswered"], 0, "{report}");
+    // A program that another test starts may have the listener for a moment: then it is made, and reset.
+    assert_eq!(report["errors"], 1, "{report}");
+    server.join().expect("no panic")
+}
+
 #[test]
 fn a_method_a_path_and_headers_are_sent() -> io::Result<()> {
     fn expect_it(stream: &mut TcpStream) -> io::Result<()> {

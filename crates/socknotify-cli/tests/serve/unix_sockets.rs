@@ -1,11 +1,13 @@
 //! Servers at the path of a Unix socket.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::thread;
 
 use serde_json::Value;
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::program::{PATIENCE, PROGRAM, Server, eventually};
 
@@ -145,5 +147,37 @@ fn the_load_generator_connects_to_a_path() -> io::Result<()> {
         assert_eq!(report["fates"]["served"], 300, "{report}");
         server.stop()?;
     }
+    Ok(())
+}
+
+fn answer_and_close(mut stream: &Socket) -> io::Result<()> {
+    let mut lines = BufReader::new(stream).lines();
+    while lines
+        .next()
+        .transpose()?
+        .is_some_and(|line| !line.is_empty())
+    {}
+    stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+}
+
+/// The system refuses a connection at once if there is no room for it.
+#[test]
+fn a_full_listener_is_waited_for_also_when_connections_are_made_anew() -> io::Result<()> {
+    let place = Place::new("full")?;
+    let listener = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    listener.bind(&SockAddr::unix(place.path())?)?;
+    listener.listen(1)?;
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            thread::spawn(move || answer_and_close(&stream));
+        }
+    });
+    let output = Command::new(PROGRAM)
+        .args(["load", "--connect", &place.endpoint(), "--mode", "http"])
+        .args(["--json", "--connections", "20", "--seconds", "1"])
+        .output()?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(report["fates"]["unconnected"], 0, "{report}");
+    assert!(report["reconnects"].as_u64() >= Some(20), "{report}");
     Ok(())
 }
