@@ -265,7 +265,8 @@ impl CompletionPort {
     ///
     /// A port has one such alarm: setting it again replaces the time before. A list of timers in order of time needs no
     /// more: set the alarm whenever a timer becomes the first, and when it goes off, for the next. The packet comes no
-    /// earlier than asked for, and carries 0 in its other fields. It needs no thread that waits with a timeout.
+    /// earlier than asked for, and carries 0 in its other fields. One that was queued before still comes when the alarm is set
+    /// again. It needs no thread that waits with a timeout.
     ///
     /// Give the same key every time: Windows' own port keeps the first one.
     ///

@@ -4,7 +4,9 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(unix)]
+use std::time::Instant;
 
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, RegisterError,
@@ -12,12 +14,12 @@ use socknotify::{
 };
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
-use crate::support::{
-    CloseAtEnd, PATIENCE, Pair, PortExt, SetAtEnd, collect, counted, drain_port, expect,
-    expect_nothing, port, port_with, rounds, wait_for_waiting,
-};
 #[cfg(unix)]
-use crate::support::{PollFlags, is_ready, take_number};
+use crate::support::{CloseAtEnd, PollFlags, collect, is_ready, take_number};
+use crate::support::{
+    PATIENCE, Pair, PortExt, SetAtEnd, counted, drain_port, expect, expect_nothing, port,
+    port_with, rounds, wait_for_waiting,
+};
 
 const KEY: usize = 81;
 const OTHER_KEY: usize = 82;
