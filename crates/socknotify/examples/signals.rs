@@ -48,8 +48,14 @@ mod unix {
     /// How long a client may take to read what it was sent.
     const LINGER: Duration = Duration::from_secs(2);
 
+    struct Client {
+        stream: TcpStream,
+        /// What it was too slow to read. Until it has that, nothing more is read from it.
+        unsent: Vec<u8>,
+    }
+
     enum Peer {
-        Client(TcpStream),
+        Client(Client),
         /// A byte comes for each time that this signal does.
         Signal(UnixStream, i32),
     }
@@ -57,7 +63,7 @@ mod unix {
     impl Source for Peer {
         fn socket(&self) -> BorrowedSocket<'_> {
             match self {
-                Peer::Client(stream) => stream.socket(),
+                Peer::Client(client) => client.stream.socket(),
                 Peer::Signal(stream, _) => stream.socket(),
             }
         }
@@ -76,7 +82,10 @@ mod unix {
         }
         let listener = TcpListener::bind(env::args().nth(1).as_deref().unwrap_or("127.0.0.1:0"))?;
         println!("listening on {}", listener.local_addr()?);
-        port.listen(listener, Interest::IN, |stream, _| Peer::Client(stream))?;
+        port.listen(listener, Interest::IN, |stream, _| {
+            let unsent = Vec::new();
+            Peer::Client(Client { stream, unsent })
+        })?;
         let echoed = Echoed::default();
         thread::scope(|scope| {
             for number in 0..THREADS {
@@ -95,9 +104,10 @@ mod unix {
             while let Some(event) = worker.take() {
                 match event {
                     Event::Ready(mut peer, _) => match &mut *peer {
-                        Peer::Client(stream) => {
-                            if let Ok(1..) = echo(stream, &echoed[number]) {
-                                worker.arm(peer, next(port));
+                        Peer::Client(client) => {
+                            if let Ok(true) = echo(client, &echoed[number]) {
+                                let interest = next(port, client);
+                                worker.arm(peer, interest);
                             }
                         }
                         Peer::Signal(stream, signal) => {
@@ -111,8 +121,11 @@ mod unix {
                         }
                     },
                     // What a client has sent is still echoed.
-                    Event::Draining(peer) if matches!(*peer, Peer::Client(_)) => {
-                        worker.arm(peer, next(port));
+                    Event::Draining(peer) => {
+                        if let Peer::Client(client) = &*peer {
+                            let interest = next(port, client);
+                            worker.arm(peer, interest);
+                        }
                     }
                     // It has sent nothing else.
                     Event::TimedOut(peer) => worker.linger(peer, LINGER),
@@ -123,11 +136,12 @@ mod unix {
         }
     }
 
-    fn next(port: &Port<Peer>) -> Interest {
-        if port.is_draining() {
-            return Interest::IN.within(Duration::ZERO);
+    fn next(port: &Port<Peer>, client: &Client) -> Interest {
+        match client.unsent.is_empty() {
+            false => Interest::OUT,
+            true if port.is_draining() => Interest::IN.within(Duration::ZERO),
+            true => Interest::IN,
         }
-        Interest::IN
     }
 
     fn print(echoed: &Echoed) {
@@ -136,13 +150,30 @@ mod unix {
         }
     }
 
-    /// Answer what is there, which is 0 bytes at the end of the stream.
-    fn echo(stream: &mut TcpStream, echoed: &AtomicUsize) -> io::Result<usize> {
-        let mut buffer = [0; 1024];
-        let length = stream.read(&mut buffer)?;
-        // Before the answer: whoever has read that finds it counted.
-        echoed.fetch_add(length, Ordering::Relaxed);
-        stream.write_all(&buffer[..length])?;
-        Ok(length)
+    /// Answer what is there. False at the end of the stream.
+    fn echo(client: &mut Client, echoed: &AtomicUsize) -> io::Result<bool> {
+        if client.unsent.is_empty() {
+            let mut buffer = [0; 1024];
+            let Some(length) = unless_blocked(client.stream.read(&mut buffer))? else {
+                return Ok(true);
+            };
+            // Before the answer: whoever has read that finds it counted.
+            echoed.fetch_add(length, Ordering::Relaxed);
+            client.unsent.extend(&buffer[..length]);
+            if length == 0 {
+                return Ok(false);
+            }
+        }
+        if let Some(sent) = unless_blocked(client.stream.write(&client.unsent))? {
+            client.unsent.drain(..sent);
+        }
+        Ok(true)
+    }
+
+    fn unless_blocked(outcome: io::Result<usize>) -> io::Result<Option<usize>> {
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            outcome => outcome.map(Some),
+        }
     }
 }

@@ -531,6 +531,26 @@ fn what_has_come_before_the_end_is_answered() -> io::Result<()> {
     Ok(())
 }
 
+/// It sends until nothing more fits anywhere, and then reads.
+#[cfg(unix)]
+#[test]
+fn a_client_that_reads_late_has_everything_echoed() -> io::Result<()> {
+    for name in ["echo", "signals"] {
+        let server = started(name, &[])?;
+        let mut client = server.connect()?;
+        client.set_write_timeout(Some(Duration::from_millis(200)))?;
+        let mut sent = 0;
+        while let Ok(length) = client.write(&[b'x'; 65536]) {
+            sent += length;
+        }
+        client.shutdown(Shutdown::Write)?;
+        let echoed = io::copy(&mut client, &mut io::sink())?;
+        assert_eq!(echoed, sent as u64, "{name}");
+        interrupt(server)?;
+    }
+    Ok(())
+}
+
 #[cfg(unix)]
 fn signal(server: &Example, signal: rustix::process::Signal) -> io::Result<()> {
     let process = rustix::process::Pid::from_child(&server.process);
