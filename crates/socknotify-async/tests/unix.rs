@@ -51,6 +51,16 @@ fn unix_streams_are_echoed() -> io::Result<()> {
 }
 
 #[test]
+fn outside_of_a_runtime_nothing_is_bound() -> io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("socket");
+    assert!(std::panic::catch_unwind(|| UnixListener::bind(&path)).is_err());
+    assert!(std::panic::catch_unwind(|| UnixDatagram::bind(&path)).is_err());
+    assert!(!path.exists());
+    Ok(())
+}
+
+#[test]
 fn connect_waits_while_the_listener_s_queue_is_full() -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("socket");

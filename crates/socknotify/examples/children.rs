@@ -87,8 +87,11 @@ mod unix {
         while outputs > 0 || children.iter().any(Option::is_some) {
             worker.process(None)?;
             while let Some(event) = worker.take() {
-                let Event::Ready(mut watched, _) = event else {
-                    continue;
+                let mut watched = match event {
+                    Event::Ready(watched, _) => watched,
+                    // Nobody would tell of its end.
+                    Event::Refused(_, error) => return Err(error.into()),
+                    _ => continue,
                 };
                 match &mut *watched {
                     Watched::Output(output) => {

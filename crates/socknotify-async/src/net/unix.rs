@@ -77,7 +77,8 @@ impl UnixListener {
     /// If this thread is in no runtime.
     #[track_caller]
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::new(net::UnixListener::bind(path)?, &context::expect())
+        let shared = context::expect();
+        Self::new(net::UnixListener::bind(path)?, &shared)
     }
 
     /// Accepts a connection. If the future is dropped, none is lost.
@@ -152,7 +153,8 @@ impl UnixDatagram {
     /// If this thread is in no runtime.
     #[track_caller]
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::new(net::UnixDatagram::bind(path)?, &context::expect())
+        let shared = context::expect();
+        Self::new(net::UnixDatagram::bind(path)?, &shared)
     }
 
     /// Makes a socket without a path.

@@ -27,6 +27,7 @@ mod echo {
     use std::io::{self, ErrorKind, Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
+    use std::time::Duration;
 
     use socknotify::{EventFilter, Events};
 
@@ -35,6 +36,7 @@ mod echo {
     const LISTENER: usize = 0;
     const INPUT: usize = 1;
     const ROOM: usize = 64;
+    const RETRY: Duration = Duration::from_millis(100);
 
     struct Connection {
         stream: TcpStream,
@@ -60,30 +62,16 @@ mod echo {
         let mut connections = HashMap::new();
         let mut latest = INPUT;
         let mut ready = Vec::new();
+        let mut retry = None;
         loop {
-            selector.wait(&mut ready, ROOM, None)?;
+            selector.wait(&mut ready, ROOM, retry)?;
+            let mut is_due = retry.take().is_some();
             for ready in ready.drain(..) {
                 if ready.token == INPUT {
                     return Ok(());
                 }
                 if ready.token == LISTENER {
-                    // Edges: all that there is, since only the next one is told.
-                    while let Some((stream, _)) = unless_blocked(listener.accept())? {
-                        stream.set_nonblocking(true)?;
-                        latest += 1;
-                        let connection = Connection {
-                            stream,
-                            left: Vec::new(),
-                            filter: EventFilter::IN,
-                        };
-                        selector.add(
-                            connection.stream.as_fd(),
-                            latest,
-                            connection.filter,
-                            EDGES,
-                        )?;
-                        connections.insert(latest, connection);
-                    }
+                    is_due = true;
                 } else if let Some(connection) = connections.get_mut(&ready.token) {
                     let wanted = match ready.events.contains(Events::ERR) {
                         true => None,
@@ -104,6 +92,38 @@ mod echo {
                     }
                 }
             }
+            // Edges: all that there is, since only the next one is told.
+            while is_due {
+                match unless_blocked(listener.accept()) {
+                    Ok(Some((stream, _))) => {
+                        latest += 1;
+                        let added = Connection::add(stream, &selector, latest);
+                        connections.extend(added.map(|connection| (latest, connection)));
+                    }
+                    Ok(None) => is_due = false,
+                    // There may be room for it later.
+                    Err(error) => {
+                        eprintln!("accept: {error}");
+                        retry = Some(RETRY);
+                        is_due = false;
+                    }
+                }
+            }
+        }
+    }
+
+    impl Connection {
+        /// If that fails, it is closed.
+        fn add(stream: TcpStream, selector: &Selector, token: usize) -> io::Result<Self> {
+            let filter = EventFilter::IN;
+            stream.set_nonblocking(true)?;
+            selector.add(stream.as_fd(), token, filter, EDGES)?;
+            let left = Vec::new();
+            Ok(Connection {
+                stream,
+                left,
+                filter,
+            })
         }
     }
 
