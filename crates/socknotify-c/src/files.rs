@@ -6,6 +6,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, FromRawFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -431,7 +432,8 @@ pub extern "C" fn sn_associate(port: *mut c_void, file: c_int, completion_key: u
     entry_point(|| {
         drop(call::port(port)?);
         let metadata = metadata(file).map_err(|_| code::INVALID_HANDLE)?;
-        if !metadata.is_file() {
+        let kind = metadata.file_type();
+        if !(kind.is_file() || kind.is_block_device()) {
             return Err(code::INVALID_HANDLE);
         }
         let association = Association {

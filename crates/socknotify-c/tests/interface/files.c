@@ -3,6 +3,7 @@
 #define SOCKNOTIFY_WIN32_NAMES
 #include <socknotify.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -369,7 +370,36 @@ static void an_association_can_be_ended(void) {
     free(request);
 }
 
+/* Which is read as a file, and has an end. */
+static void a_block_device_is_a_file(void) {
+    DIR *devices = opendir("/dev");
+    struct dirent *device;
+    sn_port port;
+    int count = 0;
+    CHECK(devices != NULL && sn_create_port(1, &port) == SN_SUCCESS);
+    while (count == 0 && (device = readdir(devices)) != NULL) {
+        struct stat status;
+        int file;
+        /* To open another one may do something. */
+        if (fstatat(dirfd(devices), device->d_name, &status, 0) != 0 || !S_ISBLK(status.st_mode)) {
+            continue;
+        }
+        file = openat(dirfd(devices), device->d_name, O_RDONLY | O_NONBLOCK);
+        if (file >= 0) {
+            CHECK(sn_associate(port, file, KEY) == SN_SUCCESS);
+            CHECK(sn_dissociate(file) == SN_SUCCESS);
+            CHECK(close(file) == 0);
+            count++;
+        }
+    }
+    if (count == 0) {
+        fprintf(stderr, "skipped: no block device can be opened\n");
+    }
+    CHECK(sn_close_port(port) == SN_SUCCESS && closedir(devices) == 0);
+}
+
 int main(void) {
+    a_block_device_is_a_file();
     an_association_can_be_ended();
     an_association_ends_with_its_file();
     the_sn_names();
