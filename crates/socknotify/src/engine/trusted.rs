@@ -192,11 +192,10 @@ impl<B: Backend> Engine<B> {
     /// Queue this packet after this time. The latest call replaces earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
         let mut core = self.enter()?;
+        // Before the system counts, so that it does not come early.
+        let at = Instant::now().checked_add(delay);
         self.backend.set_alarm(delay)?;
-        core.alarm = Alarm {
-            packet: entry,
-            at: Instant::now().checked_add(delay),
-        };
+        core.alarm = Alarm { packet: entry, at };
         Ok(())
     }
 
