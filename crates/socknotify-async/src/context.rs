@@ -124,6 +124,12 @@ pub(crate) fn begin_poll(waker: &Waker) {
     POLLED.set(waker.data());
 }
 
+/// The poll is over: another waker may soon have the memory of the task's.
+#[inline]
+pub(crate) fn end_poll() {
+    POLLED.set(std::ptr::null());
+}
+
 /// Whether this is the waker of what this thread polls.
 #[inline]
 pub(crate) fn is_polled(waker: &Waker) -> bool {

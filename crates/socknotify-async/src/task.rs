@@ -268,7 +268,9 @@ impl<F: Future> Future for Listed<F> {
         if let Some(slow) = &this.entry.0.shared.slow {
             slow.polls(this.spawned_at);
         }
-        let result = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+        let polled = catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
+        context::end_poll();
+        let result = match polled {
             Ok(poll) => Ok(task::ready!(poll)),
             Err(panic) => Err(panic),
         };
