@@ -91,6 +91,30 @@ impl Request {
         unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) }
     }
 
+    /// Read all of it, or what there is up to the end of the file, if that is in memory.
+    ///
+    /// # Safety
+    ///
+    /// It has no parts. The memory is valid, and nobody else uses it meanwhile.
+    #[cfg(target_os = "linux")]
+    pub(super) unsafe fn read_cached(&self) -> Option<usize> {
+        // SAFETY: by the promise.
+        let bytes = unsafe { slice::from_raw_parts_mut(self.memory, self.length as usize) };
+        self.with_file(|file| {
+            let mut done = 0;
+            loop {
+                let offset = self.offset.checked_add(done as u64)?;
+                match system::read_cached(file, &mut bytes[done..], offset)? {
+                    0 => return Some(done),
+                    length => done += length,
+                }
+                if done == bytes.len() {
+                    return Some(done);
+                }
+            }
+        })
+    }
+
     /// Perform it, and wait for it. A long read may end between two pieces.
     ///
     /// # Safety

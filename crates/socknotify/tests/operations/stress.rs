@@ -119,7 +119,12 @@ fn o3_nothing_is_lost_among_many_operations_by_eight_threads(backend: Backend) -
             (buffer.number, buffer.block) = (number, block);
             // Nothing that was read before.
             buffer.bytes = [!(block as u8); 512];
-            let read = FileOperation::read_at(&file, Buffer::from_owner(buffer), block * 512);
+            let buffer = Buffer::from_owner(buffer);
+            // Of one buffer, a short read may be done within `begin`.
+            let read = match fastrand::bool() {
+                true => FileOperation::read_at(&file, buffer, block * 512),
+                false => FileOperation::read_vectored_at(&file, vec![buffer], block * 512),
+            };
             let read = match fastrand::u8(..32) {
                 0 => read.within(Duration::ZERO),
                 1 => read.within(Duration::from_micros(300)),
@@ -154,10 +159,11 @@ fn o3_nothing_is_lost_among_many_operations_by_eight_threads(backend: Backend) -
                     }
                     while worker.process(None).is_ok() {
                         while let Some(event) = worker.take() {
-                            let Event::Completed(completion) = event else {
+                            let Event::Completed(mut completion) = event else {
                                 panic!("{event:?}");
                             };
-                            let buffer = completion.buffer.into_owner::<Numbered>();
+                            let buffer = completion.buffers.pop().unwrap_or(completion.buffer);
+                            let buffer = buffer.into_owner::<Numbered>();
                             let buffer = buffer.expect("it is as it was begun");
                             match completion.result {
                                 Ok(count) => {
