@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 #[cfg(unix)]
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -146,10 +146,16 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 /// Whether this is a socket's file on which no process listens.
 #[cfg(unix)]
 fn is_left(path: &Path) -> bool {
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     let is_socket = std::fs::symlink_metadata(path)
         .is_ok_and(|file| std::os::unix::fs::FileTypeExt::is_socket(&file.file_type()));
-    is_socket && UnixStream::connect(path).is_err_and(refused)
+    // Who listens may have no room for another connection: that is not waited for.
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(path)?)
+    };
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket && connect().is_err_and(refused)
 }
 
 /// As the standard library does, but with room for more connections.

@@ -150,6 +150,19 @@ fn the_load_generator_connects_to_a_path() -> io::Result<()> {
     Ok(())
 }
 
+/// Whether anybody listens there is found out by connecting.
+#[test]
+fn a_server_without_room_for_a_connection_has_its_address() -> io::Result<()> {
+    let place = Place::new("no-room")?;
+    let listener = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    listener.bind(&SockAddr::unix(place.path())?)?;
+    listener.listen(0)?;
+    let _queued = UnixStream::connect(place.path())?;
+    place.second("echo")?;
+    assert!(place.path().exists());
+    Ok(())
+}
+
 fn answer_and_close(mut stream: &Socket) -> io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     while lines
