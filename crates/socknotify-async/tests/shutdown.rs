@@ -330,6 +330,9 @@ fn threads_have_ended_with_their_thread_locals() -> io::Result<()> {
 }
 
 /// A thread that had nothing to do has ended before, and another one was started since.
+///
+/// Windows drops thread-locals under a lock that a thread needs to start: what blocks there keeps all others from it.
+#[cfg(not(windows))]
 #[test]
 fn threads_that_ended_before_have_ended_with_their_thread_locals() -> io::Result<()> {
     static MAY_END: Mutex<()> = Mutex::new(());
