@@ -32,12 +32,20 @@ Control systems_control = nullptr;
 volatile LONG polls_to_refuse = 0;
 volatile LONG polls_refused = 0;
 
+/* In place of other polls, those that wait for the closing of a socket alone. */
+volatile bool are_closing_refused = false;
+
+bool only_closing(const void *poll) {
+    constexpr ULONG local_close = 0x20;
+    return static_cast<const ULONG *>(poll)[6] == local_close;
+}
+
 /* A poll that would wait. */
 LONG NTAPI control_or_refuse(HANDLE device, HANDLE event, void *routine, void *context, void *outcome, ULONG code,
                              void *from, ULONG from_length, void *to, ULONG to_length) {
     constexpr ULONG poll = 0x12024;
     constexpr LONG insufficient_resources = static_cast<LONG>(0xC000009A);
-    if (code == poll && context != nullptr) {
+    if (code == poll && context != nullptr && only_closing(from) == are_closing_refused) {
         if (InterlockedDecrement(&polls_to_refuse) >= 0) {
             InterlockedIncrement(&polls_refused);
             return insufficient_resources;
@@ -154,6 +162,59 @@ void what_was_armed_comes_again() {
     std::puts("polls that were refused: ok");
 }
 
+/* Another thread waits while a known socket is enabled, and its poll is refused. */
+void what_is_enabled_beside_a_thread_that_waits_comes() {
+    for (auto call : {take, dequeue}) {
+        for (int trigger : {once, level, edge}) {
+            HANDLE port = make_port();
+            Pair pair = connect_pair();
+            require_applied(port, enable(pair.ours, as_key(7), in, trigger));
+            send_one(pair.theirs);
+            wait_until_readable(pair.ours);
+            require(call(port, patience).count == 1, "it comes");
+            receive_all(pair.ours);
+            require_applied(port, entry_for(pair.ours, SOCK_NOTIFY_OP_DISABLE));
+            Waiting waiting = {port, call, {}};
+            HANDLE thread = start_waiting(waiting);
+            polls_refused = 0;
+            InterlockedExchange(&polls_to_refuse, 1);
+            require_applied(port, enable(pair.ours, as_key(7), in | out, trigger));
+            require(polls_refused == 1, "a poll was refused");
+            double begin = now();
+            send_one(pair.theirs);
+            join(thread);
+            require(waiting.taken.count >= 1, "it comes");
+            /* Before it times out, the call looks once more. */
+            require(now() - begin < patience / 2, "and not only at the end");
+            close_pair(pair);
+            CloseHandle(port);
+        }
+    }
+    std::puts("what is enabled beside a thread that waits: ok");
+}
+
+/* Now and then it is found out whether the number is still that of the socket, for which there may be no memory. */
+void what_is_checked_goes_on() {
+    are_closing_refused = true;
+    for (int trigger : {level, edge}) {
+        HANDLE port = make_port();
+        Pair pair = connect_pair();
+        require_applied(port, enable(pair.ours, as_key(7), in, trigger));
+        InterlockedExchange(&polls_to_refuse, 1);
+        for (int round = 0; round < 130; round += 1) {
+            send_one(pair.theirs);
+            wait_until_readable(pair.ours);
+            require(take(port, patience).count == 1, "it comes");
+            receive_all(pair.ours);
+        }
+        InterlockedExchange(&polls_to_refuse, 0);
+        close_pair(pair);
+        CloseHandle(port);
+    }
+    are_closing_refused = false;
+    std::puts("what is checked: ok");
+}
+
 } // namespace
 
 int main() {
@@ -166,5 +227,7 @@ int main() {
     removals_come_later();
     what_was_armed_comes_again();
     levels_come_later();
+    what_is_enabled_beside_a_thread_that_waits_comes();
+    what_is_checked_goes_on();
     return 0;
 }

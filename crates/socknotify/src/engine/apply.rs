@@ -357,9 +357,14 @@ impl<B: Backend> Engine<B> {
         }
         // The number may have been closed and used again since it was identified. What it refers to now must not be
         // watched under the other's identity.
-        if !is_borrowed && identify() != Ok(identity) {
+        let again = if is_borrowed {
+            Ok(identity)
+        } else {
+            identify()
+        };
+        if again != Ok(identity) {
             self.owner.release(fd);
-            return Err(RegistrationError::NotASocket);
+            return Err(again.err().unwrap_or(RegistrationError::NotASocket));
         }
         Ok(identity)
     }
@@ -511,14 +516,17 @@ impl<B: Backend> Engine<B> {
     pub(super) fn is_still_registered(&self, fd: Fd, generation: u32, slot: &Slot) -> bool {
         let mut core = lock(&self.core);
         let word = slot.word();
-        let is_over = core.closed || word.generation() != generation;
-        if !is_over && self.is_same(fd, word) == Ok(true) {
-            return true;
+        if core.closed || word.generation() != generation {
+            return false;
         }
-        if !is_over {
-            self.forget(&mut core, fd);
+        match self.is_same(fd, word) {
+            Ok(false) | Err(RegistrationError::NotASocket | RegistrationError::NotOpen) => {
+                self.forget(&mut core, fd);
+                false
+            }
+            // An error of the system's says nothing. It is asked again.
+            Ok(true) | Err(_) => true,
         }
-        false
     }
 
     /// The backend has refused to arm this again. Threads that dequeue and poll try it later.

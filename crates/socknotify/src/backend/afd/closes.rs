@@ -77,10 +77,16 @@ impl Closes {
             let is_open = |poll| unsafe { self.devices.cancel(poll) };
             socket.poll.is_some_and(is_open)
         });
-        let poll = begin(&mut self.devices, &self.port, fd)?;
+        let poll = match begin(&mut self.devices, &self.port, fd) {
+            Ok(poll) => Some(poll),
+            Err(error) => {
+                // When the packet of the cancelled one is taken, another one is begun.
+                self.sockets.extend(known.map(|socket| (fd, socket)));
+                return Err(error);
+            }
+        };
         let id = known.map_or(self.latest + 1, |socket| socket.id);
         self.latest = self.latest.max(id);
-        let poll = Some(poll);
         self.sockets.insert(fd, Socket { id, poll });
         Ok(id)
     }

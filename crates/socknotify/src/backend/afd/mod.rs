@@ -184,7 +184,7 @@ impl Backend for Afd {
             closes::catch_up();
             armed = state.check(interest.fd);
         }
-        state.post_ready(&self.port);
+        state.leave(&self.port);
         armed
     }
 
@@ -214,7 +214,7 @@ impl Backend for Afd {
         let mut state = self.state();
         let has_failed = !batch.is_empty() && self.arm_batch(&mut state, table, batch);
         if wait.room == 0 {
-            state.post_ready(&self.port);
+            state.leave(&self.port);
             return waited;
         }
         state.arm_again(&self.port);
@@ -265,7 +265,10 @@ impl Backend for Afd {
                 false => state.ready.push(poll),
             }
         }
-        state.post_ready(&self.port);
+        match reports.is_empty() && others.is_empty() {
+            true => state.post_ready(&self.port),
+            false => state.leave(&self.port),
+        }
         drop(state);
         reports.drain(..).for_each(|report| delivered.add(report));
         waited

@@ -10,7 +10,7 @@ use super::conditions::{FIRST, Kind, conditions, polled};
 use super::device::{self, Begun, Devices, Outcome, Poll};
 use super::edge::{Current, Edge, Polled};
 use super::edges::Edges;
-use super::packets::POLL;
+use super::packets::{POLL, WAKE};
 use super::{Afd, closes, refusal, winsock};
 use crate::engine::{ArmError, Interest, Mode, Report, Table};
 use crate::sys::Fd;
@@ -350,6 +350,15 @@ impl State {
             if closes::known(fd) != Some(id) {
                 edges.end_of_closed();
             }
+        }
+    }
+
+    /// This thread does not wait. Leave to those that do what was not reported, and what could not be polled.
+    pub(super) fn leave(&mut self, port: &KernelPort) {
+        self.post_ready(port);
+        if !self.unpolled.is_empty() && self.waiting > 0 {
+            // Who begins to wait tries again.
+            port.insist(WAKE.key(), 0);
         }
     }
 
