@@ -1,7 +1,6 @@
 //! Why an entry was not applied, and all codes in words.
 
-use std::ffi::{CStr, CString};
-use std::sync::LazyLock;
+use std::ffi::CStr;
 
 use socknotify::{Backend, RegistrationError};
 
@@ -40,14 +39,10 @@ pub(crate) fn of(error: RegistrationError) -> Code {
 
 /// The name of a backend.
 pub(crate) fn backend(backend: Backend) -> &'static CStr {
-    static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
-        let names = Backend::ALL.iter().map(|backend| backend.name());
-        names.filter_map(|name| CString::new(name).ok()).collect()
-    });
-    let mut names = NAMES.iter().map(CString::as_c_str);
-    names
-        .find(|name| name.to_bytes() == backend.name().as_bytes())
-        .unwrap_or(c"")
+    // Nothing that is made by the first call: a child that is forked meanwhile would wait for it.
+    let names = [c"epoll", c"kqueue", c"native", c"afd"];
+    let is_this = |name: &&CStr| name.to_bytes() == backend.name().as_bytes();
+    names.into_iter().find(is_this).unwrap_or(c"")
 }
 
 /// A code, or a reason, in words.
@@ -85,5 +80,17 @@ pub(crate) fn text(code: Code) -> &'static CStr {
         REMOVE_PENDING => c"the registration is being removed",
         NOT_WATCHABLE => c"the system cannot watch this descriptor",
         _ => c"unknown error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_backend_has_its_name() {
+        for &it in Backend::ALL {
+            assert_eq!(backend(it).to_str(), Ok(it.name()));
+        }
     }
 }

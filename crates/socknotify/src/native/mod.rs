@@ -484,8 +484,7 @@ impl Native {
 
     /// Release a thread that waits in the port, which is closed.
     fn release_waiter(open: &Open) {
-        // If there is no memory for a packet, other packets release the waiting threads.
-        let _ = open.port.post(0, 0, own(RELEASE));
+        open.port.insist(0, own(RELEASE));
     }
 
     pub(crate) fn concurrency(&self) -> usize {

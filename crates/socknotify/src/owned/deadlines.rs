@@ -94,9 +94,11 @@ impl Deadlines {
         };
         let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
         let timer = Packet::Timer.entry(&connections.slots);
-        if connections.port.system().post_after(time, timer).is_ok() {
-            schedule.alarm = next;
-        }
+        schedule.alarm = match connections.port.system().post_after(time, timer) {
+            Ok(()) => next,
+            // The one that was set may be gone, too. Whoever sets the next one tries again.
+            Err(_) => NEVER,
+        };
     }
 
     /// TIMER was dequeued: interrupt the waits of connections whose deadlines have passed. Returns the timers
