@@ -11,7 +11,7 @@
 //! | `slot`, of one operation | who begins, cancels, completes or takes it; on Windows for `ReadFile` or `WriteFile` | one of the queues |
 //! | the ring's `queue`, the helpers' `state` | who begins, cancels, or takes a batch or a job, for a few lines | none |
 //!
-//! Nobody copies with a lock, but in `ReadFile` and `WriteFile`.
+//! Nobody copies more than 16 KiB with a lock, but in `ReadFile` and `WriteFile`.
 
 #![cfg_attr(
     any(

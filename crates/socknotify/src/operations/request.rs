@@ -91,28 +91,17 @@ impl Request {
         unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) }
     }
 
-    /// Read all of it, or what there is up to the end of the file, if that is in memory.
+    /// Read all of it, if that is in memory. Some kernels say 0 where there is more, so the end of a file is not known here.
     ///
     /// # Safety
     ///
     /// It has no parts. The memory is valid, and nobody else uses it meanwhile.
     #[cfg(target_os = "linux")]
-    pub(super) unsafe fn read_cached(&self) -> Option<usize> {
+    pub(super) unsafe fn read_cached(&self) -> bool {
         // SAFETY: by the promise.
         let bytes = unsafe { slice::from_raw_parts_mut(self.memory, self.length as usize) };
-        self.with_file(|file| {
-            let mut done = 0;
-            loop {
-                let offset = self.offset.checked_add(done as u64)?;
-                match system::read_cached(file, &mut bytes[done..], offset)? {
-                    0 => return Some(done),
-                    length => done += length,
-                }
-                if done == bytes.len() {
-                    return Some(done);
-                }
-            }
-        })
+        let read = self.with_file(|file| system::read_cached(file, bytes, self.offset));
+        read == Some(bytes.len())
     }
 
     /// Perform it, and wait for it. A long read may end between two pieces.

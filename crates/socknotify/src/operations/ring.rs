@@ -151,8 +151,8 @@ impl KernelIo {
         let is_short = (1..=AT_ONCE_BYTES).contains(&request.length);
         if request.kind == Kind::Read && is_short && !is_unbuffered(request.file) {
             // SAFETY: by the promise.
-            if let Some(length) = unsafe { request.read_cached() } {
-                return Begun::Over(Ok(length));
+            if unsafe { request.read_cached() } {
+                return Begun::Over(Ok(request.length as usize));
             }
         }
         let mut queue = lock(&self.queue);

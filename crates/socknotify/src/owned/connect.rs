@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::connections::Node;
 use super::{Event, Held, Id, Interest, Port, Source};
-use crate::{Events, sys};
+use crate::{EventFilter, Events, sys};
 
 /// What a port can [connect](Port::connect) to.
 pub trait Connect {
@@ -181,9 +181,17 @@ pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> E
     }
 }
 
-/// It was not there in time.
+/// What it waited for did not come in time. That may be another condition, of one that is there.
 #[cold]
-pub(super) fn timed_out<T, M>(mut node: Box<Node<T>>) -> Event<T, M> {
+pub(super) fn not_in_time<T: Source, M>(mut node: Box<Node<T>>) -> Event<T, M> {
+    let events = sys::conditions(node.readiness.socket(), EventFilter::OUT);
+    if events.contains(Events::ERR) {
+        return outcome(node, events);
+    }
     node.readiness.open();
-    Event::Unconnected(Held::from_node(node), no_answer())
+    let held = Held::from_node(node);
+    match events.is_empty() {
+        true => Event::Unconnected(held, no_answer()),
+        false => Event::TimedOut(held),
+    }
 }

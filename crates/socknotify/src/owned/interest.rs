@@ -131,7 +131,7 @@ impl<T: Source, M> Worker<T, M> {
     }
 }
 
-/// Until a condition of either holds, and no longer than either waits.
+/// Until a condition of either holds.
 ///
 /// Of two deadlines of one kind, [`within`](Interest::within) or [`until`](Interest::until), the earlier one
 /// counts; of two kinds, the one on the right.

@@ -8,7 +8,7 @@ use std::{fmt, io};
 use super::connections::drop_all;
 use super::packet::Packet;
 use super::port::{Notice, Port, Shared};
-use super::timers::{Action, Make, TimerId};
+use super::timers::{Action, TimerId, WeakMake};
 use crate::lock::lock;
 use crate::operations::Reason;
 use crate::{Entry, Error};
@@ -271,7 +271,7 @@ impl<T, M> Shared<T, M> {
         let mut list = lock(&self.due);
         // Closing drops those that are there, and may be over.
         if !self.connections.is_closed() {
-            list.extend(functions.drain(..));
+            list.extend(functions.iter().map(Arc::downgrade));
         }
         drop(list);
         drop_all(functions);
@@ -290,6 +290,10 @@ impl<T, M> Shared<T, M> {
     /// Call the functions of timers that are due. This runs the caller's code.
     pub(super) fn call_due(&self) {
         while let Some(make) = self.next_due() {
+            // One that was cancelled since is gone.
+            let Some(make) = make.upgrade() else {
+                continue;
+            };
             let outcome = match make.try_lock() {
                 Ok(mut make) => Some(catch_unwind(AssertUnwindSafe(&mut *make))),
                 // Another thread still makes the one before. (It is not poisoned: no panic leaves it.)
@@ -305,7 +309,7 @@ impl<T, M> Shared<T, M> {
         }
     }
 
-    fn next_due(&self) -> Option<Make<M>> {
+    fn next_due(&self) -> Option<WeakMake<M>> {
         lock(&self.due).pop_front()
     }
 }

@@ -14,7 +14,7 @@ use super::messages::Message;
 use super::packet::Packet;
 use super::record::Reasons;
 use super::source::{Source, raw};
-use super::timers::{Make, Timers};
+use super::timers::{Timers, WeakMake};
 use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
 use crate::crew::Crew;
 use crate::lock::{self, lock};
@@ -47,7 +47,7 @@ pub(super) struct Shared<T, M> {
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
     /// The functions of timers to call. A thread takes one after the other.
-    pub(super) due: Mutex<VecDeque<Make<M>>>,
+    pub(super) due: Mutex<VecDeque<WeakMake<M>>>,
     /// Rare events, with a packet in the queue for each, or with a thread that has dequeued it.
     notices: Mutex<VecDeque<Notice<T>>>,
     pub(super) files: Arc<Operations>,
@@ -593,7 +593,7 @@ impl<T, M> Shared<T, M> {
         // These may refer to the port: no lock is held here, and no connection left in it.
         drop_all(residents);
         self.timers.clear();
-        drop_all(lock::take(&self.due));
+        drop(lock::take(&self.due));
         Closed {
             connections,
             operations,

@@ -673,7 +673,7 @@ fn other_event<T: Source, M>(
             // A condition may have held first, and its report be on the way still.
             match sys::conditions(node.readiness.socket(), filter) {
                 events if !events.is_empty() => other_event(node, None, events, filter),
-                _ if node.readiness.is_connecting() => connect::timed_out(node),
+                _ if node.readiness.is_connecting() => connect::not_in_time(node),
                 _ => Event::TimedOut(Held::from_node(node)),
             }
         }

@@ -128,7 +128,28 @@ fn a_connection_that_was_made_in_time_is_not_timed_out(backend: Backend) -> io::
     Ok(())
 }
 
-/// The same.
+/// It was cancelled before its end was seen, and waits for data then, which do not come.
+#[for_every_backend]
+fn a_connection_that_is_there_and_waits_in_vain_is_timed_out(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend)?;
+    let mut worker = port.worker(4);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let id = port.connect(listener.local_addr()?, PATIENCE, |stream| stream)?;
+    let _theirs = listener.accept()?;
+    if !port.cancel(id) {
+        return Ok(());
+    }
+    let Event::Cancelled(held) = next(&mut worker) else {
+        panic!("it is cancelled");
+    };
+    worker.arm(held, Interest::IN.within(Duration::from_millis(5)));
+    match next(&mut worker) {
+        Event::TimedOut(_) => Ok(()),
+        event => panic!("{event:?}"),
+    }
+}
+
+/// All threads are busy, as above.
 #[for_every_backend]
 fn a_connect_that_was_refused_in_time_is_not_timed_out(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend)?;

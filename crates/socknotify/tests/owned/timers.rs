@@ -72,6 +72,33 @@ fn a_cancelled_timer_sends_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// Two are due at once, and whichever is called first cancels the other one.
+#[for_every_backend]
+fn a_cancelled_timer_that_is_due_sends_nothing(backend: Backend) -> io::Result<()> {
+    let port = Arc::new(owning_port(backend, 2)?);
+    let timers = Arc::new(OnceLock::<[TimerId; 2]>::new());
+    let make = |number: usize| {
+        let (port, timers) = (Arc::downgrade(&port), Arc::clone(&timers));
+        move || {
+            if let (Some(port), Some(timers)) = (port.upgrade(), timers.get()) {
+                // In later periods it is gone.
+                let _ = port.cancel_timer(timers[1 - number]);
+            }
+            number as u64
+        }
+    };
+    let set = |number| port.send_every_with(SHORT, make(number));
+    let both = [set(0)?, set(1)?];
+    timers.set(both).expect("it is set once");
+    thread::sleep(2 * SHORT);
+    let mut worker = port.worker(4);
+    let first = message(&mut worker);
+    for _ in 0..3 {
+        assert_eq!(message(&mut worker), first);
+    }
+    Ok(())
+}
+
 #[for_every_backend]
 fn a_timer_is_cancelled_once(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
