@@ -134,8 +134,11 @@ static inline UINT32 SocketNotificationRetrieveEvents(OVERLAPPED_ENTRY *notifica
 #endif /* SN_DECLARED_FROM */
 
 /*
- * The sn_ names, as described below, with three differences: error codes are the system's, a port is
- * any that CreateIoCompletionPort has made, and the system itself sees when a thread blocks.
+ * Of the sn_ functions those that make, close, post to and dequeue from a port, sn_process(),
+ * sn_blocking(), sn_release(), sn_last_error() and sn_version(), as described below, with three
+ * differences: error codes are the system's, a port is any that CreateIoCompletionPort has made, and
+ * the system itself sees when a thread blocks. The others are extensions that it does not have, or
+ * operations on files, which it has itself.
  */
 typedef HANDLE sn_port;
 typedef SOCKET sn_socket;
