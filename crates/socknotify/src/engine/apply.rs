@@ -516,7 +516,11 @@ impl<B: Backend> Engine<B> {
     pub(super) fn is_still_registered(&self, fd: Fd, generation: u32, slot: &Slot) -> bool {
         let mut core = lock(&self.core);
         let word = slot.word();
-        if core.closed || word.generation() != generation {
+        if word.generation() != generation {
+            // Another thread has changed it since: what was reported before that is still delivered.
+            return true;
+        }
+        if core.closed {
             return false;
         }
         match self.is_same(fd, word) {
