@@ -63,36 +63,24 @@ impl Requests {
 }
 
 impl Client {
-    pub(crate) fn new(stream: impl Into<Stream>, plan: &Plan) -> Self {
+    /// Sends the requests that were in progress on another connection.
+    pub(crate) fn new(stream: impl Into<Stream>, requests: Requests, plan: &Plan) -> Self {
+        let count = requests.sent.iter().map(|&(_, count)| count).sum();
         Client {
             stream: stream.into(),
             answers: Answers::new(plan.mode, plan.is_head),
-            has_received: false,
-            requests: Requests {
-                sent: VecDeque::with_capacity(1),
-                ..Requests::default()
-            },
-            unsent: Vec::new(),
+            has_received: requests.is_answered,
+            unsent: plan.request.repeat(count),
+            requests,
         }
     }
 
-    /// The same client on another connection, since the server has closed this one. What was not answered is sent again, and
-    /// so many more.
+    /// What another connection is for, since the server has closed this one: what was not answered, and so many more.
     pub(crate) fn begin_again(&mut self, more: usize) -> Requests {
         if more > 0 {
             self.requests.sent.push_back((Instant::now(), more));
         }
         std::mem::take(&mut self.requests)
-    }
-
-    pub(crate) fn again(stream: impl Into<Stream>, requests: Requests, plan: &Plan) -> Self {
-        let count = requests.sent.iter().map(|&(_, count)| count).sum();
-        Client {
-            has_received: requests.is_answered,
-            unsent: plan.request.repeat(count),
-            requests,
-            ..Client::new(stream, plan)
-        }
     }
 
     /// Whether the server has said that it closes the connection.

@@ -15,7 +15,7 @@ use crate::signals::Signals;
 const AT_ONCE: usize = 100;
 
 /// How long one may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often to look whether a signal has come, and whether a listener has room again.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
@@ -40,20 +40,20 @@ impl Address {
         let mut take = || requests.take().unwrap_or_default();
         let begun = match self {
             Address::Internet(address) => port.connect(*address, PATIENCE, |stream| {
-                Client::again(stream, take(), plan)
+                Client::new(stream, take(), plan)
             }),
             #[cfg(unix)]
             Address::Unix(path) => port.connect(&**path, PATIENCE, |stream| {
-                Client::again(stream, take(), plan)
+                Client::new(stream, take(), plan)
             }),
         };
         begun.map_err(|error| (error, requests))
     }
 }
 
-/// Whether a connection that fails like this is to be tried again, after a [`TICK`]: the queue of a Unix listener is full.
-pub(crate) fn is_to_be_tried_again(error: &io::Error, since: Instant) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock && since.elapsed() < PATIENCE
+/// Whether the queue of a Unix listener is full: then it is tried again, after a [`TICK`].
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// Makes the connections. Those that cannot be made are counted; if the first ones all fail, the rest
@@ -79,13 +79,13 @@ pub(crate) fn all(
         while begun < count && begun - connected.len() - failed < AT_ONCE {
             match address.begin(port, Requests::default(), plan) {
                 Ok(_) => full_since = None,
-                Err((error, _)) => {
-                    let since = *full_since.get_or_insert_with(Instant::now);
-                    if is_to_be_tried_again(&error, since) {
-                        break;
-                    }
-                    outcomes.push(error);
+                Err((error, _))
+                    if is_full(&error)
+                        && full_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE =>
+                {
+                    break;
                 }
+                Err((error, _)) => outcomes.push(error),
             }
             begun += 1;
         }

@@ -305,7 +305,9 @@ impl Driver<'_> {
     fn begin_again(&mut self, since: Instant, requests: Requests) {
         match self.address.begin(self.port, requests, self.plan) {
             Ok(_) => {}
-            Err((error, Some(requests))) if connect::is_to_be_tried_again(&error, since) => {
+            Err((error, Some(requests)))
+                if connect::is_full(&error) && since.elapsed() < connect::PATIENCE =>
+            {
                 self.unconnected.push((since, requests));
             }
             // When the time is over, the port is closed.

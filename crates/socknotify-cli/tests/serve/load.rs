@@ -284,6 +284,20 @@ fn a_connection_that_the_server_has_said_to_close_is_made_anew() -> io::Result<(
     Ok(())
 }
 
+/// One request, after which the server says that it closes the connection.
+pub(crate) fn answer_and_close<'a, S>(mut stream: &'a S) -> io::Result<()>
+where
+    &'a S: Read + Write,
+{
+    let mut lines = BufReader::new(stream).lines();
+    while lines
+        .next()
+        .transpose()?
+        .is_some_and(|line| !line.is_empty())
+    {}
+    stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+}
+
 /// It was answered before.
 #[test]
 fn a_connection_that_cannot_be_made_anew_is_told_once() -> io::Result<()> {
@@ -292,13 +306,7 @@ fn a_connection_that_cannot_be_made_anew_is_told_once() -> io::Result<()> {
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept()?;
         drop(listener);
-        let mut request = BufReader::new(stream.try_clone()?).lines();
-        while request
-            .next()
-            .transpose()?
-            .is_some_and(|line| !line.is_empty())
-        {}
-        stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")?;
+        answer_and_close(&stream)?;
         swallow(&mut stream)
     });
     let output = load(&address, "http", &["--json", "--connections", "1"])?;

@@ -1,6 +1,6 @@
 //! Servers at the path of a Unix socket.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -9,6 +9,7 @@ use std::thread;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::load::answer_and_close;
 use crate::program::{PATIENCE, PROGRAM, Server, eventually};
 
 /// A path in a directory of its own, which is removed in the end.
@@ -28,6 +29,14 @@ impl Place {
 
     fn endpoint(&self) -> String {
         format!("unix:{}", self.path().display())
+    }
+
+    /// With so much room for connections that were not accepted.
+    fn listener(&self, room: i32) -> io::Result<Socket> {
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        listener.bind(&SockAddr::unix(self.path())?)?;
+        listener.listen(room)?;
+        Ok(listener)
     }
 
     fn server(&self, mode: &str) -> io::Result<Server> {
@@ -154,32 +163,18 @@ fn the_load_generator_connects_to_a_path() -> io::Result<()> {
 #[test]
 fn a_server_without_room_for_a_connection_has_its_address() -> io::Result<()> {
     let place = Place::new("no-room")?;
-    let listener = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    listener.bind(&SockAddr::unix(place.path())?)?;
-    listener.listen(0)?;
+    let _listener = place.listener(0)?;
     let _queued = UnixStream::connect(place.path())?;
     place.second("echo")?;
     assert!(place.path().exists());
     Ok(())
 }
 
-fn answer_and_close(mut stream: &Socket) -> io::Result<()> {
-    let mut lines = BufReader::new(stream).lines();
-    while lines
-        .next()
-        .transpose()?
-        .is_some_and(|line| !line.is_empty())
-    {}
-    stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
-}
-
 /// The system refuses a connection at once if there is no room for it.
 #[test]
 fn a_full_listener_is_waited_for_also_when_connections_are_made_anew() -> io::Result<()> {
     let place = Place::new("full")?;
-    let listener = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    listener.bind(&SockAddr::unix(place.path())?)?;
-    listener.listen(1)?;
+    let listener = place.listener(1)?;
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
             thread::spawn(move || answer_and_close(&stream));
