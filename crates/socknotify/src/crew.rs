@@ -78,8 +78,7 @@ impl Crew {
     /// How many threads there are, and how many of them wait.
     #[inline]
     fn counts(&self) -> (usize, usize) {
-        let counts = self.counts.load(Ordering::SeqCst);
-        ((counts / THREAD) as usize, counts as u32 as usize)
+        split(self.counts.load(Ordering::SeqCst))
     }
 
     /// Change both counts at once, if this holds of them. Returns how many threads there were.
@@ -90,10 +89,10 @@ impl Crew {
     ) -> Option<usize> {
         let order = Ordering::SeqCst;
         let changed = self.counts.fetch_update(order, order, |counts| {
-            let (threads, waiting) = ((counts / THREAD) as usize, counts as u32 as usize);
+            let (threads, waiting) = split(counts);
             when(threads, waiting).then(|| change(counts))
         });
-        changed.ok().map(|counts| (counts / THREAD) as usize)
+        changed.ok().map(|counts| split(counts).0)
     }
 
     /// A thread is about to be started: this returns its number. `None` if there are as many as may be.
@@ -233,6 +232,12 @@ impl Crew {
             try_start();
         }
     }
+}
+
+/// How many threads there are, by the counts, and how many of them wait.
+#[inline]
+fn split(counts: u64) -> (usize, usize) {
+    ((counts / THREAD) as usize, counts as u32 as usize)
 }
 
 impl fmt::Debug for Crew {

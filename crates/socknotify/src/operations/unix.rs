@@ -35,21 +35,26 @@ pub(super) fn check(file: &File) -> io::Result<Nature> {
     let wanted = libc::STATX_TYPE | libc::STATX_SIZE | libc::STATX_BLOCKS;
     // SAFETY: the path ends, and there is room for the status.
     let done = unsafe { libc::statx(fd, path, flags, wanted, &raw mut status) };
-    let (mode, is_empty, device) = if done == 0 {
+    // What is made up has no blocks, whatever its length.
+    let (mode, is_stored_nowhere, device) = if done == 0 {
         let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
-        let is_empty = status.stx_size == 0 || status.stx_blocks == 0;
-        (libc::mode_t::from(status.stx_mode), is_empty, device)
+        let is_stored_nowhere = status.stx_size == 0 || status.stx_blocks == 0;
+        (
+            libc::mode_t::from(status.stx_mode),
+            is_stored_nowhere,
+            device,
+        )
     } else {
         use std::os::unix::fs::MetadataExt;
         // A sandbox may not know the call.
         let metadata = file.metadata()?;
-        let is_empty = metadata.len() == 0 || metadata.blocks() == 0;
-        (metadata.mode(), is_empty, metadata.dev())
+        let is_stored_nowhere = metadata.len() == 0 || metadata.blocks() == 0;
+        (metadata.mode(), is_stored_nowhere, metadata.dev())
     };
     check_kind(mode)?;
     let is_file = mode & libc::S_IFMT == libc::S_IFREG;
-    // What is made up is stored nowhere, whatever its length. To ask for the system may be to ask a daemon.
-    if is_file && is_empty && is_made_up(file) {
+    // To ask for the system may be to ask a daemon.
+    if is_file && is_stored_nowhere && is_made_up(file) {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
     let is_systems = never_waits(file);

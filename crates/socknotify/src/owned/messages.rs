@@ -1,14 +1,14 @@
 //! Messages, now or later, to any worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use super::connections::drop_all;
 use super::packet::Packet;
 use super::port::{Notice, Port, Shared};
-use super::timers::{Action, TimerId, WeakMake};
+use super::timers::{Action, Make, TimerId};
 use crate::lock::lock;
 use crate::operations::Reason;
 use crate::{Entry, Error};
@@ -309,7 +309,7 @@ impl<T, M> Shared<T, M> {
         }
     }
 
-    fn next_due(&self) -> Option<WeakMake<M>> {
+    fn next_due(&self) -> Option<Weak<Make<M>>> {
         lock(&self.due).pop_front()
     }
 }

@@ -14,7 +14,7 @@ use super::messages::Message;
 use super::packet::Packet;
 use super::record::Reasons;
 use super::source::{Source, raw};
-use super::timers::{Timers, WeakMake};
+use super::timers::{Make, Timers};
 use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
 use crate::crew::Crew;
 use crate::lock::{self, lock};
@@ -46,8 +46,8 @@ pub(super) struct Shared<T, M> {
     pub(super) messages: Mutex<VecDeque<Message<M>>>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
-    /// The functions of timers to call. A thread takes one after the other.
-    pub(super) due: Mutex<VecDeque<WeakMake<M>>>,
+    /// The functions of timers to call, unless these are gone. A thread takes one after the other.
+    pub(super) due: Mutex<VecDeque<Weak<Make<M>>>>,
     /// Rare events, with a packet in the queue for each, or with a thread that has dequeued it.
     notices: Mutex<VecDeque<Notice<T>>>,
     pub(super) files: Arc<Operations>,

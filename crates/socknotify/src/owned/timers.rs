@@ -1,6 +1,6 @@
 //! Timers that belong to no connection.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::OperationId;
@@ -22,16 +22,13 @@ struct Timer<M> {
 }
 
 /// Makes a message for each period. It runs the caller's code: with no other lock.
-pub(super) type Make<M> = Arc<Mutex<dyn FnMut() -> M + Send>>;
-
-/// The same, of a timer that may be gone.
-pub(super) type WeakMake<M> = Weak<Mutex<dyn FnMut() -> M + Send>>;
+pub(super) type Make<M> = Mutex<dyn FnMut() -> M + Send>;
 
 /// What to do when a timer is due.
 pub(super) enum Action<M> {
     Send(M),
     /// Once per period, next at this time.
-    SendEvery(Make<M>, Duration, Instant),
+    SendEvery(Arc<Make<M>>, Duration, Instant),
     EndDrain,
     /// Cancel an operation on a file.
     Expire(OperationId),

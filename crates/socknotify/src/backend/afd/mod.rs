@@ -266,6 +266,7 @@ impl Backend for Afd {
             }
         }
         match reports.is_empty() && others.is_empty() {
+            // It begins to wait again.
             true => state.post_ready(&self.port),
             false => state.leave(&self.port),
         }
