@@ -41,6 +41,9 @@ impl FileDriver {
     }
 }
 
+/// Reads may be done as they are begun if no more are in progress: of more, the packets would be in the way of sockets.
+const FEW: usize = 64;
+
 /// Longer than anybody waits at a time.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -300,8 +303,8 @@ impl Operations {
             slot.operation = Some(Operation::Owned(operation));
             slot.packet = Entry::new(key, 0, self.slots.key(token));
         }
-        self.count.fetch_add(1, Ordering::Relaxed);
-        let Err(error) = self.start(token, request) else {
+        let is_one_of_few = self.count.fetch_add(1, Ordering::Relaxed) < FEW;
+        let Err(error) = self.start(token, request, is_one_of_few) else {
             return Ok(OperationId(token));
         };
         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -331,9 +334,12 @@ impl Operations {
             ..Slot::default()
         };
         let token = self.slots.insert(slot).ok_or(Error::OutOfMemory)?;
-        lock(&self.callers).insert(packet.overlapped, token);
+        let mut callers = lock(&self.callers);
+        let is_one_of_few = callers.len() < FEW;
+        callers.insert(packet.overlapped, token);
+        drop(callers);
         let request = request.nature.is_systems.then_some(Ok(request));
-        let started = self.start(token, request);
+        let started = self.start(token, request, is_one_of_few);
         let is_refused = started.is_err() && {
             drop(self.forget_block(packet.overlapped, token));
             // If it is gone, it was cancelled, and its packet comes.
@@ -360,7 +366,12 @@ impl Operations {
 
     /// Pass the operation in a slot to the system, if that is to have it, or else to a helper thread. Fails if neither
     /// takes it.
-    fn start(&self, token: Token, request: Option<io::Result<Request>>) -> Result<(), Error> {
+    fn start(
+        &self,
+        token: Token,
+        request: Option<io::Result<Request>>,
+        is_one_of_few: bool,
+    ) -> Result<(), Error> {
         let key = self.slots.key(token);
         // Of the caller's memory, another thread may know the block, and have cancelled it.
         let slot = self.slots.get(token);
@@ -371,7 +382,12 @@ impl Operations {
         let begun = match (request, self.opened()) {
             // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its completion
             // only. Meanwhile nobody touches its memory: what borrows it for the system is the pointer in the request.
-            (Some(Ok(request)), Some(kernel_io)) => unsafe { kernel_io.begin(key, &request) },
+            (Some(Ok(request)), Some(kernel_io)) => unsafe {
+                match is_one_of_few && request.read_at_once() {
+                    true => Begun::Over(Ok(request.length as usize)),
+                    false => kernel_io.begin(key, &request),
+                }
+            },
             (Some(Err(error)), _) => Begun::Over(Err(error)),
             _ => Begun::Refused,
         };
@@ -771,7 +787,7 @@ mod tests {
             ..Slot::default()
         };
         let token = operations.slots.insert(slot).expect("there is room");
-        assert!(operations.start(token, None).is_ok());
+        assert!(operations.start(token, None, true).is_ok());
         let slot = operations.slots.get(token).expect("it is there");
         assert!(matches!(slot.stage, Stage::Cancelled(Reason::Asked)));
         Ok(())

@@ -14,6 +14,10 @@ use super::system::{self, Nature, RawFile};
 /// The maximum number of bytes of one transfer.
 pub(super) const MOST: u32 = 1 << 30;
 
+/// A read of no more may be done at once.
+#[cfg(target_os = "linux")]
+const AT_ONCE_BYTES: u32 = 16 << 10;
+
 /// The maximum of one system call that reads.
 const PIECE: usize = 256 << 10;
 
@@ -91,17 +95,33 @@ impl Request {
         unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) }
     }
 
-    /// Read all of it, if that is in memory. Some kernels say 0 where there is more, so the end of a file is not known here.
+    /// Read all of it, if it is short and in memory: to copy so little takes no longer than to queue it. Some kernels say 0 where
+    /// there is more, so the end of a file is not known here.
     ///
     /// # Safety
     ///
-    /// It has no parts. The memory is valid, and nobody else uses it meanwhile.
+    /// The memory is valid, and nobody else uses it meanwhile.
     #[cfg(target_os = "linux")]
-    pub(super) unsafe fn read_cached(&self) -> bool {
+    pub(super) unsafe fn read_at_once(&self) -> bool {
+        let is_short = (1..=AT_ONCE_BYTES).contains(&self.length);
+        // A device that copies itself would be waited for.
+        if self.kind != Kind::Read || !is_short || system::is_unbuffered(self.file) {
+            return false;
+        }
         // SAFETY: by the promise.
         let bytes = unsafe { slice::from_raw_parts_mut(self.memory, self.length as usize) };
         let read = self.with_file(|file| system::read_cached(file, bytes, self.offset));
         read == Some(bytes.len())
+    }
+
+    /// The system does not tell what is in memory.
+    ///
+    /// # Safety
+    ///
+    /// Nothing is asked for.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) unsafe fn read_at_once(&self) -> bool {
+        false
     }
 
     /// Perform it, and wait for it. A long read may end between two pieces.

@@ -8,8 +8,6 @@
 //! The ring gets only what the kernel can begin without waiting: operations on files for which it knows `RWF_NOWAIT`. It
 //! takes another file with a `poll` function, as those of FUSE, for readable at any time, and would wait for its daemon
 //! in the submission. Nor does it get long ones, whose copying would keep the others back.
-//!
-//! A short read of what is cached is done by the thread that begins it, which takes it no longer than to queue it.
 
 #![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
 
@@ -29,7 +27,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::helpers::Ticket;
 use super::request::{Association, Kind, Request};
-use super::system::RawFile;
+use super::system;
 use super::{Begun, Completed, FileDriver, Operations};
 use crate::Entry;
 use crate::lock::lock;
@@ -46,9 +44,6 @@ const BATCH: usize = 64;
 
 /// A longer operation is a helper thread's, unless the device copies.
 const INLINE_BYTES: u32 = 128 << 10;
-
-/// A read of no more is done at once, if all that it asks for is cached.
-const AT_ONCE_BYTES: u32 = 16 << 10;
 
 /// The ring has room for a full submission.
 const SUBMISSIONS: u32 = 256;
@@ -137,7 +132,7 @@ impl KernelIo {
         None
     }
 
-    /// Do a short read of what is cached, or queue an operation, which begins with the next [`flush`](Self::flush) at the latest.
+    /// Queue an operation, which begins with the next [`flush`](Self::flush) at the latest.
     ///
     /// # Safety
     ///
@@ -146,14 +141,6 @@ impl KernelIo {
     pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
         if !is_for_ring(request) {
             return Begun::Refused;
-        }
-        // To copy so little takes no longer than to queue it. A device that copies itself would be waited for.
-        let is_short = (1..=AT_ONCE_BYTES).contains(&request.length);
-        if request.kind == Kind::Read && is_short && !is_unbuffered(request.file) {
-            // SAFETY: by the promise.
-            if unsafe { request.read_cached() } {
-                return Begun::Over(Ok(request.length as usize));
-            }
         }
         let mut queue = lock(&self.queue);
         if queue.is_closed {
@@ -449,14 +436,8 @@ fn entry(request: &Request) -> squeue::Entry {
 
 /// Whether it takes no long time to submit an operation.
 fn is_for_ring(request: &Request) -> bool {
-    request.parts <= PARTS && (request.length <= INLINE_BYTES || is_unbuffered(request.file))
-}
-
-/// Whether the device itself copies, so that no operation takes long to begin.
-fn is_unbuffered(file: RawFile) -> bool {
-    // SAFETY: no argument is a pointer, and if this is no file, there is an error.
-    let flags = unsafe { libc::fcntl(file, libc::F_GETFL) };
-    flags != -1 && flags & libc::O_DIRECT != 0
+    request.parts <= PARTS
+        && (request.length <= INLINE_BYTES || system::is_unbuffered(request.file))
 }
 
 /// The result in a completion.

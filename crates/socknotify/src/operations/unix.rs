@@ -161,6 +161,14 @@ pub(super) fn read_cached(file: &File, bytes: &mut [u8], offset: u64) -> Option<
     try_read_cached(file, bytes, offset).ok()
 }
 
+/// Whether the device itself copies, so that no operation takes long to begin.
+#[cfg(target_os = "linux")]
+pub(super) fn is_unbuffered(file: RawFile) -> bool {
+    // SAFETY: no argument is a pointer, and if this is no file, there is an error.
+    let flags = unsafe { libc::fcntl(file, libc::F_GETFL) };
+    flags != -1 && flags & libc::O_DIRECT != 0
+}
+
 /// `preadv2` with `RWF_NOWAIT`
 #[cfg(target_os = "linux")]
 fn try_read_cached(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
