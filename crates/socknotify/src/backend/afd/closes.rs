@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use super::device::{Devices, LOCAL_CLOSE, Outcome, Poll};
+use super::device::{Devices, LOCAL_CLOSE, Poll};
+use super::refusal;
+use crate::RegistrationError;
 use crate::sys::{self, Fd, RawSocket};
 use crate::windows::port::{self, KernelPort};
 
@@ -71,22 +73,15 @@ impl Closes {
             });
             return Ok(socket.id);
         }
-        let known = self.sockets.remove(&fd);
-        let known = known.filter(|socket| {
-            // SAFETY: as long as it is in the table, its packet was not dequeued.
-            let is_open = |poll| unsafe { self.devices.cancel(poll) };
-            socket.poll.is_some_and(is_open)
-        });
-        let poll = match begin(&mut self.devices, &self.port, fd) {
-            Ok(poll) => Some(poll),
-            Err(error) => {
-                // When the packet of the cancelled one is taken, another one is begun.
-                self.sockets.extend(known.map(|socket| (fd, socket)));
-                return Err(error);
-            }
-        };
+        // First: if the one before has not completed by then, this is of the same socket.
+        let poll = begin(&mut self.devices, &self.port, fd)?;
+        // SAFETY: as long as it is in the table, its packet was not dequeued.
+        let is_open = |poll| unsafe { self.devices.cancel(poll) };
+        let known = self.sockets.get(&fd);
+        let known = known.filter(|socket| socket.poll.is_some_and(is_open));
         let id = known.map_or(self.latest + 1, |socket| socket.id);
         self.latest = self.latest.max(id);
+        let poll = Some(poll);
         self.sockets.insert(fd, Socket { id, poll });
         Ok(id)
     }
@@ -99,18 +94,14 @@ impl Closes {
             for packet in &self.packets {
                 let poll = packet.lpOverlapped.cast::<Poll>();
                 // SAFETY: nothing but polls is on this port, and each packet is taken once.
-                let Outcome { fd, found } = unsafe { self.devices.end(poll) };
-                let current = self.sockets.get_mut(&fd);
-                let Some(socket) = current.filter(|socket| socket.poll == Some(poll)) else {
-                    continue;
-                };
-                let again = match found & LOCAL_CLOSE {
-                    0 => begin(&mut self.devices, &self.port, fd).ok(),
-                    _ => None,
-                };
-                match again {
-                    Some(poll) => socket.poll = Some(poll),
-                    None => drop(self.sockets.remove(&fd)),
+                let fd = unsafe { self.devices.end(poll) }.fd;
+                // A cancelled one has a successor.
+                if self
+                    .sockets
+                    .get(&fd)
+                    .is_some_and(|socket| socket.poll == Some(poll))
+                {
+                    self.sockets.remove(&fd);
                 }
             }
             if self.packets.len() < BATCH {
@@ -123,10 +114,13 @@ impl Closes {
 /// Start the poll for the closing of a socket.
 fn begin(devices: &mut Devices, port: &KernelPort, fd: Fd) -> io::Result<*mut Poll> {
     let begun = devices.begin(port, fd, LOCAL_CLOSE)?;
+    let poll = begun.poll;
     if begun.is_over {
-        port.post(0, KEY, begun.poll.expose_provenance())?;
+        let posted = port.post(0, KEY, poll.expose_provenance());
+        // SAFETY: it is over, and no packet of it comes.
+        posted.inspect_err(|_| drop(unsafe { devices.end(poll) }))?;
     }
-    Ok(begun.poll)
+    Ok(poll)
 }
 
 fn lock() -> MutexGuard<'static, Option<Closes>> {
@@ -196,13 +190,12 @@ pub(super) fn known(fd: Fd) -> Option<u64> {
 /// Whether this number still refers to this socket, as of the last [`catch_up`].
 pub(super) fn is_still(fd: Fd, id: u64) -> bool {
     // Under Wine a close completes the poll at once, but its packet can come later.
-    match port::is_wine() && !are_said() {
-        true => {
-            let closes = &mut *lock();
-            closes
-                .as_mut()
-                .is_some_and(|closes| closes.identify(fd).is_ok_and(|current| current == id))
+    if port::is_wine() && !are_said() {
+        let identified = lock().as_mut().map(|closes| closes.identify(fd));
+        match identified {
+            Some(Err(error)) if refusal(&error) != RegistrationError::NotASocket => {}
+            identified => return matches!(identified, Some(Ok(current)) if current == id),
         }
-        false => known(fd) == Some(id),
     }
+    known(fd) == Some(id)
 }
