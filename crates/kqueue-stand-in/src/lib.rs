@@ -20,6 +20,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -63,6 +64,24 @@ pub const EV_EOF: u16 = 0x8000;
 
 pub const NOTE_LOWAT: u32 = 0x1;
 pub const NOTE_TRIGGER: u32 = 0x0100_0000;
+
+thread_local! {
+    static REFUSED: Cell<(i16, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Refuse so many additions of this filter by this thread, for want of memory. Returns how many of the call before are left.
+pub fn refuse(filter: i16, additions: usize) -> usize {
+    REFUSED.replace((filter, additions)).1
+}
+
+fn is_refused(filter: i16) -> bool {
+    let (refused, left) = REFUSED.get();
+    let is_refused = filter == refused && left > 0;
+    if is_refused {
+        REFUSED.set((refused, left - 1));
+    }
+    is_refused
+}
 
 /// All queues of a process.
 #[derive(Default)]

@@ -395,6 +395,9 @@ impl Queue {
                 if change.filter == EVFILT_WRITE {
                     may_write(change.ident as i32)?;
                 }
+                if super::is_refused(change.filter) {
+                    return Err(libc::ENOMEM);
+                }
                 let mut knote = Knote::new(change, identity);
                 knote.is_disabled = change.flags & (EV_ENABLE | EV_DISABLE) == EV_DISABLE;
                 if knote.due.is_some() {

@@ -6,7 +6,7 @@
 use super::identity::{self, Kind};
 use super::sys::{self, Errno};
 use super::{Kqueue, systems, timer};
-use crate::engine::Table;
+use crate::engine::{ArmError, Outcome, Table};
 use crate::lock::lock;
 use crate::sys::Fd;
 
@@ -36,12 +36,12 @@ impl Kqueue {
             if sys::listens(fd) != Ok(true) {
                 return is_unconnected(fd);
             }
-            // If it is closed by now, there is nothing to do.
-            table.arm_latest(&interest, |interest| {
-                let _adding = lock(&self.adding);
-                self.replace(interest)
+            let armed = table.arm_latest(&interest, |interest| {
+                let mut adding = lock(&self.adding);
+                self.replace(&mut adding, interest)
             });
-            false
+            // If it is closed by now, there is nothing to do.
+            matches!(armed, Outcome::Failed(ArmError::Refused(_)))
         });
         if unconnected.is_empty() {
             timer::stop_ticking(&self.queue);

@@ -49,9 +49,10 @@ mod timer;
 mod translate;
 mod waker;
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use self::complete::Found;
@@ -77,10 +78,19 @@ pub(crate) struct Kqueue {
     /// By descriptor, the [`Knotes`] that were added last. Written with `adding` held.
     knotes: SharedPages<AtomicU8>,
     /// Held while filters are added or deleted.
-    adding: Mutex<()>,
+    adding: Mutex<Lost>,
     /// Streams that neither listen nor are connected.
     unconnected: Mutex<Vec<Fd>>,
+    /// The system had no memory for the alarm.
+    owes_alarm: AtomicBool,
 }
+
+/// What has lost its filters because the system had no memory for others, with its identity. It is armed with new ones
+/// later.
+type Lost = HashMap<Fd, u64>;
+
+/// How long it takes until what had no memory is tried again.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// Memory of a call.
 #[derive(Default)]
@@ -105,6 +115,7 @@ impl Kqueue {
             knotes: SharedPages::new(),
             adding: Mutex::default(),
             unconnected: Mutex::default(),
+            owes_alarm: AtomicBool::new(false),
         })
     }
 
@@ -154,8 +165,35 @@ impl Kqueue {
         Ok(())
     }
 
-    /// Delete the filters, which proves that they are there, and add them in another way. `adding` is held.
-    fn replace(&self, interest: &Interest) -> Result<(), ArmError> {
+    /// Arm what has lost its filters. `None` if it has not.
+    fn regain(
+        &self,
+        lost: &mut MutexGuard<'_, Lost>,
+        interest: &Interest,
+    ) -> Option<Result<(), ArmError>> {
+        let fd = interest.fd;
+        let identity = lost.remove(&fd)?;
+        let mut added = self.add(interest);
+        // The number may have been closed and used again, before or meanwhile.
+        if !identity::is_still(fd, identity) {
+            let _ = self.delete(fd);
+            added = Err(ArmError::Stale);
+        }
+        if matches!(added, Err(ArmError::Refused(_))) {
+            lost.insert(fd, identity);
+        }
+        Some(added)
+    }
+
+    /// Delete the filters, which proves that they are there, and add them in another way. If they were lost, only add them.
+    fn replace(
+        &self,
+        lost: &mut MutexGuard<'_, Lost>,
+        interest: &Interest,
+    ) -> Result<(), ArmError> {
+        if let Some(armed) = self.regain(lost, interest) {
+            return armed;
+        }
         let fd = interest.fd;
         let before = identity::latest(fd);
         let mut changes = [Event::none(); 4];
@@ -175,6 +213,9 @@ impl Kqueue {
         if replaced.is_ok() {
             self.set(fd, Knotes::of(interest));
         } else {
+            if matches!(replaced, Err(ArmError::Refused(_))) {
+                lost.insert(fd, before);
+            }
             for &deletion in deletions.iter() {
                 let _ = self.change(&[deletion]);
             }
@@ -240,7 +281,7 @@ impl Kqueue {
         found.clear();
         let mut events = memory.events.iter().peekable();
         while let Some(event) = events.next() {
-            if self.waker.is_woken(event) {
+            if self.waker.is_woken(&self.queue, event) {
                 waited.woken = true;
             } else if event.filter() == Filter::Timer {
                 match timer::is_alarm(event) {
@@ -337,16 +378,19 @@ impl Backend for Kqueue {
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let fd = interest.fd;
         if is_new {
-            let adding = lock(&self.adding);
+            let mut adding = lock(&self.adding);
+            adding.remove(&fd);
             if self.has(fd) != Knotes::Absent {
                 // Those of a file that was closed are gone.
                 let _ = self.change(&translate::deletions(fd));
             }
             self.add(interest)?;
             drop(adding);
-            return self
-                .note_unconnected(fd)
-                .map_err(|error| ArmError::Refused(refusal(error)));
+            return self.note_unconnected(fd).map_err(|error| {
+                let _adding = lock(&self.adding);
+                let _ = self.delete(fd);
+                ArmError::Refused(refusal(error))
+            });
         }
         if !interest.is_enabled() || self.is_only_enabled(interest) {
             match self.change(&translate::changes(interest)) {
@@ -355,16 +399,21 @@ impl Backend for Kqueue {
                 done => return done,
             }
         }
-        let _adding = lock(&self.adding);
-        if !interest.is_enabled() || self.is_only_enabled(interest) {
+        let mut adding = lock(&self.adding);
+        let is_lost = adding.contains_key(&fd);
+        if !is_lost && (!interest.is_enabled() || self.is_only_enabled(interest)) {
             return self.change(&translate::changes(interest));
         }
-        self.replace(interest)
+        self.replace(&mut adding, interest)
     }
 
     fn disarm(&self, fd: Fd) -> Result<(), ArmError> {
-        let _adding = lock(&self.adding);
-        self.delete(fd)
+        let mut adding = lock(&self.adding);
+        match adding.remove(&fd) {
+            Some(identity) if identity::is_still(fd, identity) => Ok(()),
+            Some(_) => Err(ArmError::Stale),
+            None => self.delete(fd),
+        }
     }
 
     fn wait(
@@ -393,8 +442,12 @@ impl Backend for Kqueue {
         if wait.room == 0 {
             return waited;
         }
+        let owes_alarm =
+            self.owes_alarm.load(Ordering::SeqCst) && self.owes_alarm.swap(false, Ordering::SeqCst);
         let timeout = if has_failed {
             Some(Duration::ZERO)
+        } else if owes_alarm {
+            Some(wait.timeout.map_or(RETRY, |timeout| timeout.min(RETRY)))
         } else {
             wait.timeout
         };
@@ -416,6 +469,8 @@ impl Backend for Kqueue {
             }
         }
         waited.asked = true;
+        // As one that has gone off early, it is set again.
+        waited.alarmed = owes_alarm;
         waited.is_full = events.len() >= wait.room;
         self.read(table, memory, &mut waited);
         memory
@@ -430,7 +485,11 @@ impl Backend for Kqueue {
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        timer::set_alarm(&self.queue, after).map_err(call_error)
+        if timer::set_alarm(&self.queue, after).is_err() {
+            self.owes_alarm.store(true, Ordering::SeqCst);
+            self.wake();
+        }
+        Ok(())
     }
 
     fn close(&self) {

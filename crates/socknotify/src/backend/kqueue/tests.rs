@@ -12,7 +12,7 @@ use super::{Kqueue, identity, systems};
 use crate::engine::Engine;
 use crate::owned::{Event, Interest, Port};
 use crate::sys::Fd;
-use crate::{Entry, EventFilter, Events, Registration, Trigger, WakePolicy};
+use crate::{Entry, EventFilter, Events, Registration, RegistrationError, Trigger, WakePolicy};
 
 const ONCE: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 
@@ -243,11 +243,14 @@ fn after_close_every_wait_ends_at_once() {
         let wait = || {
             let mut events = Vec::new();
             queue.wait(&[], &mut events, 1, None).expect("events");
-            assert!(events.iter().all(|event| waker.is_woken(event)));
+            assert!(events.iter().all(|event| waker.is_woken(&queue, event)));
             events.len()
         };
         std::thread::scope(|scope| {
             let waiting = [(); 3].map(|()| scope.spawn(wait));
+            // That needs no memory.
+            #[cfg(kqueue_stand_in)]
+            kqueue_stand_in::refuse(kqueue_stand_in::EVFILT_USER, 1);
             waker.close(&queue);
             for waiting in waiting {
                 assert_eq!(waiting.join().expect("no panic"), 1);
@@ -268,7 +271,7 @@ fn a_pipe_wakes_as_well() {
             waker.wake(&queue);
         }
         queue.wait(&[], &mut events, 4, None).expect("events");
-        assert!(events.iter().any(|event| waker.is_woken(event)));
+        assert!(events.iter().any(|event| waker.is_woken(&queue, event)));
         let none = Some(Duration::ZERO);
         queue.wait(&[], &mut events, 4, none).expect("events");
         assert!(events.is_empty());
@@ -290,4 +293,103 @@ fn a_number_is_told_from_the_next_socket_that_has_it() {
     assert_ne!(before, after);
     assert!(identity::is_still(fd, after) && !identity::is_still(fd, before));
     assert_eq!(Some(identity::kind(fd)), STREAM);
+}
+
+/// A system without memory. The real one cannot be made to have none.
+#[cfg(kqueue_stand_in)]
+mod refused {
+    use kqueue_stand_in::{EVFILT_READ, EVFILT_TIMER, refuse};
+
+    use super::*;
+
+    const LEVEL: Trigger = Trigger::PERSISTENT.union(Trigger::LEVEL);
+    const SOON: Option<Duration> = Some(Duration::from_millis(50));
+    const LATE: Option<Duration> = Some(Duration::from_secs(10));
+
+    fn process(
+        engine: &Arc<Engine<Kqueue>>,
+        batch: &mut [Registration<'_>],
+        timeout: Option<Duration>,
+    ) -> Option<Events> {
+        let mut entries = [Entry::default()];
+        let done = engine.process(batch, &mut entries, timeout, None);
+        assert!(batch.iter().all(|it| it.result().is_ok()));
+        (done == Ok(1)).then(|| entries[0].events())
+    }
+
+    #[test]
+    fn a_level_that_could_not_be_armed_is_armed_later() {
+        let engine = engine();
+        let pairs = pairs(1);
+        let (ours, theirs) = &pairs[0];
+        (&mut &*theirs).write_all(b"x").expect("written");
+        let enabled = process(&engine, &mut enable(&pairs, LEVEL), LATE);
+        assert_eq!(enabled, Some(Events::IN));
+        (&mut &*ours).read_exact(&mut [0]).expect("read");
+        refuse(EVFILT_READ, 3);
+        assert_eq!(process(&engine, &mut [], SOON), None);
+        // By the other rules a filter is enabled again, and not added.
+        assert!(refuse(EVFILT_READ, 0) < 3 || !systems::changes_need_add());
+        (&mut &*theirs).write_all(b"x").expect("written");
+        assert_eq!(process(&engine, &mut [], LATE), Some(Events::IN));
+        let mut remove = [Registration::remove(ours)];
+        assert_eq!(process(&engine, &mut remove, LATE), Some(Events::REMOVE));
+    }
+
+    #[test]
+    fn what_could_not_be_changed_is_registered_still() {
+        let engine = engine();
+        let pairs = pairs(2);
+        let edge = Trigger::PERSISTENT | Trigger::EDGE;
+        for ((ours, theirs), is_closed) in pairs.iter().zip([false, true]) {
+            let change = |key, trigger| Registration::enable(ours, key, EventFilter::IN, trigger);
+            let key = usize::from(is_closed);
+            assert_eq!(process(&engine, &mut [change(key, edge)], SOON), None);
+            // As each arming of it, this deletes the filters, and cannot add them.
+            refuse(EVFILT_READ, 4);
+            let mut entries = [Entry::default()];
+            let mut again = [change(key, LEVEL)];
+            let _ = engine.process(&mut again, &mut entries, SOON, None);
+            assert!(refuse(EVFILT_READ, 0) < 4);
+            assert_eq!(again[0].result(), Err(RegistrationError::OutOfMemory));
+            if !is_closed {
+                (&mut &*theirs).write_all(b"x").expect("written");
+                let enabled = process(&engine, &mut [change(key, LEVEL)], LATE);
+                assert_eq!(enabled, Some(Events::IN));
+            } else {
+                // What has the number next is not what was lost.
+                let (other, _peer) = UnixStream::pair().expect("a pair");
+                // SAFETY: the number is open, and stays this socket's.
+                unsafe { libc::dup2(other.as_raw_fd(), ours.as_raw_fd()) };
+                assert_eq!(process(&engine, &mut [change(5, LEVEL)], SOON), None);
+            }
+            let mut remove = [Registration::remove(ours)];
+            assert_eq!(process(&engine, &mut remove, LATE), Some(Events::REMOVE));
+        }
+    }
+
+    #[test]
+    fn a_deadline_comes_though_a_timer_was_refused() {
+        let port = Port::<UnixStream>::new().expect("a port");
+        let mut worker = port.worker(4);
+        let mut pairs = pairs(2).into_iter();
+        let mut arm = |time| {
+            let (ours, theirs) = pairs.next().expect("a pair");
+            let wait = Interest::IN.within(Duration::from_millis(time));
+            worker.arm(port.adopt(ours).expect("adopted"), wait);
+            assert_eq!(worker.process(Some(Duration::from_millis(1))), Ok(0));
+            theirs
+        };
+        let _first = arm(3_600_000);
+        refuse(EVFILT_TIMER, 3);
+        let _second = arm(50);
+        let timed_out = |worker: &mut crate::owned::Worker<UnixStream>| {
+            worker
+                .process(Some(Duration::from_secs(10)))
+                .expect("events");
+            matches!(worker.take(), Some(Event::TimedOut(_)))
+        };
+        assert!(timed_out(&mut worker));
+        assert_eq!(refuse(EVFILT_TIMER, 0), 0);
+    }
 }

@@ -9,16 +9,17 @@ use super::sys::{self, Errno, Event, Filter, Queue, flags};
 const IDENT: u32 = 0;
 
 /// What makes a queue ready on request.
-pub(super) enum Waker {
+pub(super) struct Waker {
+    means: Means,
+    /// Whoever is woken wakes the next.
+    is_closed: AtomicBool,
+}
+
+enum Means {
     /// `EVFILT_USER`
     Event,
     /// On systems without it: the two ends of a pipe.
-    Pipe {
-        reader: OwnedFd,
-        writer: OwnedFd,
-        /// It stays readable.
-        is_closed: AtomicBool,
-    },
+    Pipe { reader: OwnedFd, writer: OwnedFd },
 }
 
 impl Waker {
@@ -26,7 +27,7 @@ impl Waker {
         let event = Event::new(IDENT, Filter::User, flags::ADD | flags::CLEAR, 0);
         match queue.change(&[event]) {
             Err(libc::EINVAL) => Self::pipe(queue),
-            done => done.map(|()| Waker::Event),
+            done => done.map(|()| Self::by(Means::Event)),
         }
     }
 
@@ -34,65 +35,49 @@ impl Waker {
         let (reader, writer) = sys::pipe()?;
         let number = reader.as_raw_fd() as u32;
         queue.change(&[Event::new(number, Filter::Read, flags::ADD, 0)])?;
-        Ok(Waker::Pipe {
-            reader,
-            writer,
+        Ok(Self::by(Means::Pipe { reader, writer }))
+    }
+
+    fn by(means: Means) -> Self {
+        Waker {
+            means,
             is_closed: AtomicBool::new(false),
-        })
+        }
     }
 
     pub(super) fn wake(&self, queue: &Queue) {
-        match self {
-            Waker::Event => {
+        match &self.means {
+            Means::Event => {
                 // The event is there: it cannot fail. With another flag it would not wake.
                 let event = Event::new(IDENT, Filter::User, 0, 0);
                 let _ = queue.change(&[event.triggered()]);
             }
-            Waker::Pipe { writer, .. } => sys::signal(writer),
+            Means::Pipe { writer, .. } => sys::signal(writer),
         }
     }
 
-    /// Wake all threads that wait, and each that will.
+    /// Wake all threads that wait, and each that will. This takes no memory.
     pub(super) fn close(&self, queue: &Queue) {
-        match self {
-            Waker::Event => {
-                let event = |flags| Event::new(IDENT, Filter::User, flags, 0);
-                // Without `EV_CLEAR`, it stays triggered.
-                let again = [
-                    event(flags::DELETE),
-                    event(flags::ADD),
-                    event(0).triggered(),
-                ];
-                let _ = queue.change(&again);
-            }
-            Waker::Pipe {
-                writer, is_closed, ..
-            } => {
-                is_closed.store(true, Ordering::SeqCst);
-                sys::signal(writer);
-            }
-        }
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.wake(queue);
     }
 
     /// Whether this is a wake-up, which is over with that.
-    pub(super) fn is_woken(&self, event: &Event) -> bool {
-        match self {
-            Waker::Event => event.filter() == Filter::User,
-            Waker::Pipe {
-                reader,
-                writer,
-                is_closed,
-            } => {
-                let is_woken =
-                    event.filter() == Filter::Read && event.ident() == reader.as_raw_fd() as u32;
+    pub(super) fn is_woken(&self, queue: &Queue, event: &Event) -> bool {
+        let is_woken = match &self.means {
+            Means::Event => event.filter() == Filter::User,
+            Means::Pipe { reader, .. } => {
+                let number = reader.as_raw_fd() as u32;
+                let is_woken = event.filter() == Filter::Read && event.ident() == number;
                 if is_woken {
                     sys::drain(reader);
-                    if is_closed.load(Ordering::SeqCst) {
-                        sys::signal(writer);
-                    }
                 }
                 is_woken
             }
+        };
+        if is_woken && self.is_closed.load(Ordering::SeqCst) {
+            self.wake(queue);
         }
+        is_woken
     }
 }
