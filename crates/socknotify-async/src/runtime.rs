@@ -101,7 +101,8 @@ impl Runtime {
     /// until the others are cancelled; those that are spawned after that are cancelled at once. Sockets that tasks held are
     /// closed when this returns, unless a thread that blocks still holds them.
     ///
-    /// Called in one of the runtime's own tasks, it waits for the others, and for the other threads.
+    /// Called in one of the runtime's own tasks, it waits for the others, and until the other threads run nothing any more;
+    /// their thread-locals may be dropped later.
     pub fn shutdown(self, time: Duration) -> bool {
         let shared = &self.handle.0;
         if !shared.is_here() {
@@ -168,20 +169,24 @@ impl Handle {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.check_process();
         let _entered = self.enter();
-        let mut future = pin!(future);
         let alarm = Arc::new(Alarm {
             thread: thread::current(),
             is_woken: AtomicBool::new(false),
         });
         let waker = Waker::from(Arc::clone(&alarm));
         let mut cx = Context::from_waker(&waker);
-        let run = || loop {
-            context::begin_poll(&waker);
-            if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
-                return value;
-            }
-            while !alarm.is_woken.swap(false, Ordering::SeqCst) {
-                thread::park();
+        // The future is dropped in there, too, and before its waker's memory is free.
+        let (alarm, waker) = (&alarm, &waker);
+        let run = move || {
+            let mut future = pin!(future);
+            loop {
+                context::begin_poll(waker);
+                if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
+                    return value;
+                }
+                while !alarm.is_woken.swap(false, Ordering::SeqCst) {
+                    thread::park();
+                }
             }
         };
         self.0.block(|| self.0.inside(run))

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify_async::{
-    Handle, JoinSet, Runtime, SlowTask, interval, sleep, spawn, timeout, unblock,
+    Handle, JoinHandle, JoinSet, Runtime, SlowTask, interval, sleep, spawn, timeout, unblock,
 };
 
 use support::until_it_has_ended;
@@ -210,6 +210,42 @@ fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Resu
     let runtime = with_places(1);
     let inside = runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().data().addr())));
     a_task_ends_whose_waker_panics(&runtime, inside)
+}
+
+/// The future of `block_on` is dropped before the memory of its waker is free.
+#[test]
+fn a_waker_that_is_made_as_a_future_is_dropped_is_anyone_s() -> io::Result<()> {
+    /// As large as that of `block_on`.
+    struct Panics([usize; 2]);
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose: {:?}", self.0);
+        }
+    }
+    /// It is ready, and waits for a task as it is dropped.
+    struct Waits(Option<JoinHandle<()>>);
+    impl Future for Waits {
+        type Output = ();
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Ready(())
+        }
+    }
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let waker = Waker::from(Arc::new(Panics([0; 2])));
+            let mut task = self.0.take().expect("it is dropped once");
+            let polled = Pin::new(&mut task).poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            std::mem::forget(task);
+        }
+    }
+    let runtime = with_places(1);
+    let (release, blocked) = mpsc::channel::<()>();
+    let task = runtime.spawn(async move { assert!(blocked.recv().is_ok()) });
+    runtime.block_on(Waits(Some(task)));
+    release.send(()).expect("it waits");
+    assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
+    Ok(())
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::net::UdpSocket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -379,6 +380,19 @@ fn threads_are_inside_of_what_the_builder_was_told() -> io::Result<()> {
     thread_local! {
         static INSIDE: Cell<bool> = const { Cell::new(false) };
     }
+    /// Ready before it is dropped. Returns whether it was dropped inside.
+    struct Dropped(Arc<AtomicBool>);
+    impl Future for Dropped {
+        type Output = Arc<AtomicBool>;
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Arc<AtomicBool>> {
+            Poll::Ready(Arc::clone(&self.0))
+        }
+    }
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.store(INSIDE.get(), Ordering::SeqCst);
+        }
+    }
     let left = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&left);
     let builder = Runtime::builder().places(1).stack_size(256 * 1024);
@@ -391,6 +405,8 @@ fn threads_are_inside_of_what_the_builder_was_told() -> io::Result<()> {
     let runtime = builder.build()?;
     assert!(runtime.block_on(runtime.spawn(async { INSIDE.get() }))?);
     assert!(runtime.block_on(async { INSIDE.get() }));
+    let was_inside = runtime.block_on(Dropped(Arc::default()));
+    assert!(was_inside.load(Ordering::SeqCst));
     assert!(!INSIDE.get());
     assert!(runtime.shutdown(PATIENCE));
     // A thread at least, and this one.

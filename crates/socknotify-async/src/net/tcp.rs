@@ -155,14 +155,22 @@ impl TcpStream {
         shared: &Arc<Shared>,
     ) -> io::Result<Self> {
         let stream = Self::new(socket.into(), shared)?;
-        // Nothing is reported before the connect ends.
-        let blocks = io::ErrorKind::WouldBlock;
-        let _ = stream
-            .0
-            .try_write_with(|_| io::Result::<()>::Err(blocks.into()));
-        match SockRef::from(stream.get_ref()).connect(&address.into()) {
-            Err(error) if !is_connecting(&error) => return Err(error),
-            _ => {}
+        let mut is_begun = false;
+        let connected = stream.0.try_write_with(|stream| {
+            let connected = SockRef::from(stream).connect(&address.into());
+            connected.map_err(|error| {
+                is_begun = is_connecting(&error);
+                match is_begun {
+                    true => io::ErrorKind::WouldBlock.into(),
+                    false => error,
+                }
+            })
+        });
+        match connected {
+            // A socket with TCP_FASTOPEN_CONNECT connects with its first write.
+            Ok(()) => return Ok(stream),
+            Err(error) if !is_begun => return Err(error),
+            Err(_) => {}
         }
         // A report of a socket that had its key before may come first.
         let connected = stream.0.write_with(|stream| match stream.take_error()? {
