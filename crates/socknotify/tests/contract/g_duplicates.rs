@@ -276,6 +276,34 @@ fn g3_a_duplicate_comes_back_to_its_number(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// Another socket had the number meanwhile, under another key, and is closed.
+#[cfg(unix)]
+#[for_every_backend]
+fn g2_a_duplicate_that_comes_back_has_its_own_key(backend: Backend) -> io::Result<()> {
+    for trigger in EVERY {
+        for is_added in [false, true] {
+            if is_added && backend.name() != "epoll" {
+                continue;
+            }
+            let port = port(backend)?;
+            let (first, other) = (Pair::unix()?, Pair::unix()?);
+            port.enable(&first.ours, KEY, EventFilter::IN, trigger)?;
+            let duplicate = first.ours.try_clone()?;
+            let number = take_number(first.ours, other.ours)?;
+            port.enable(&number, OTHER_KEY, EventFilter::IN, trigger)?;
+            let ours = take_number(number, duplicate)?;
+            port.register(match is_added {
+                true => Registration::add(&ours, KEY, EventFilter::IN, trigger),
+                false => Registration::enable(&ours, KEY, EventFilter::IN, trigger),
+            })?;
+            (&first.theirs).write_all(b"x")?;
+            expect(&port, &[IN]);
+            drain(&ours);
+        }
+    }
+    Ok(())
+}
+
 #[cfg(unix)]
 #[for_every_backend]
 fn g3_many_duplicates_do_not_disturb_those_that_are_registered(backend: Backend) -> io::Result<()> {
