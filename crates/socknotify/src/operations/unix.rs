@@ -53,8 +53,8 @@ pub(super) fn check(file: &File) -> io::Result<Nature> {
     };
     check_kind(mode)?;
     let is_file = mode & libc::S_IFMT == libc::S_IFREG;
-    // To ask for the system may be to ask a daemon.
-    if is_file && is_stored_nowhere && is_made_up(file) {
+    // Nor is there a device that has it.
+    if is_file && is_stored_nowhere && libc::major(device) == 0 && is_made_up(device)? {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
     let is_systems = never_waits(file);
@@ -81,23 +81,43 @@ fn check_kind(mode: libc::mode_t) -> io::Result<()> {
     }))
 }
 
-/// `fstatfs` — Whether the kernel makes up what is in the file when it is read, as in `/proc`: that may take for ever.
+/// Whether the kernel makes up what is in the files of this device when they are read, as in `/proc`: that may take for ever.
+///
+/// This looks into the list of mounts, because `fstatfs` asks a FUSE file's daemon, or another machine.
 #[cfg(target_os = "linux")]
-fn is_made_up(file: &File) -> bool {
-    const SYSTEMS: [u32; 7] = [
-        libc::PROC_SUPER_MAGIC as u32,
-        libc::SYSFS_MAGIC as u32,
-        libc::TRACEFS_MAGIC as u32,
-        libc::DEBUGFS_MAGIC as u32,
-        libc::SECURITYFS_MAGIC as u32,
-        libc::CGROUP_SUPER_MAGIC as u32,
-        libc::CGROUP2_SUPER_MAGIC as u32,
+fn is_made_up(device: libc::dev_t) -> io::Result<bool> {
+    const SYSTEMS: [&str; 17] = [
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "efivarfs",
+        "fusectl",
+        "mqueue",
+        "nfsd",
+        "proc",
+        "pstore",
+        "securityfs",
+        "selinuxfs",
+        "smackfs",
+        "sysfs",
+        "tracefs",
     ];
-    // SAFETY: any bits are a value of the structure.
-    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: there is room for it.
-    let done = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut system) };
-    done == 0 && SYSTEMS.contains(&(system.f_type as u32))
+    let mounts = match std::fs::read("/proc/self/mountinfo") {
+        // Where there is no `/proc`, there is little else of the kind.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        mounts => mounts?,
+    };
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    // The third field, and the first one behind the optional ones.
+    let system = String::from_utf8_lossy(&mounts).lines().find_map(|mount| {
+        let (first, last) = mount.split_once(" - ")?;
+        let is_of_device = first.split(' ').nth(2) == Some(&number);
+        is_of_device.then(|| last.split(' ').next().unwrap_or_default().to_owned())
+    });
+    Ok(system.is_some_and(|system| SYSTEMS.contains(&&*system)))
 }
 
 /// Whether the kernel begins operations on a file without waiting. It says at once if it does not.

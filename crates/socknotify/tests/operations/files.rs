@@ -600,6 +600,7 @@ fn o6_what_the_kernel_makes_up_is_refused(backend: Backend) -> io::Result<()> {
             // These have a length.
             "/proc/config.gz",
             "/sys/kernel/uevent_seqnum",
+            "/proc/sys/fs/binfmt_misc/status",
         ] {
             let Ok(file) = File::open(path) else {
                 eprintln!("skipped: {path} cannot be read");

@@ -119,8 +119,14 @@ fn serve(device: File, gate: &Arc<Gate>) {
                     self::answer(&device, unique, 0, &body);
                 });
             }
-            // STATFS
-            17 => answer(0, &[0; 80]),
+            // STATFS is what a call may not ask.
+            17 => {
+                let device = Arc::clone(&device);
+                thread::spawn(move || {
+                    thread::sleep(SHORT + Duration::from_secs(5));
+                    self::answer(&device, unique, 0, &[0; 80]);
+                });
+            }
             // INIT: version 7.31, and nothing that is optional
             26 => {
                 let mut body = [7_u32, 31, 4096, 0, 0, 1 << 16]
@@ -155,7 +161,8 @@ fn attributes(node: u64) -> Vec<u8> {
         ROOT => (libc::S_IFDIR | 0o755, 0),
         _ => (libc::S_IFREG | 0o644, CONTENT.len() as u64),
     };
-    let long = [node, size, 1, 0, 0, 0].map(u64::to_ne_bytes).concat();
+    // Without blocks, as of a file that is made up.
+    let long = [node, size, 0, 0, 0, 0].map(u64::to_ne_bytes).concat();
     let short = [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0];
     [long, short.map(u32::to_ne_bytes).concat()].concat()
 }
@@ -179,7 +186,8 @@ fn o3_a_file_whose_daemon_does_not_answer_keeps_nobody_waiting(backend: Backend)
         let Some(daemon) = Daemon::mount()? else {
             return Ok(());
         };
-        let hangs = port.adopt_file(daemon.open()?)?;
+        let hangs = daemon.open()?;
+        let hangs = within(SHORT, "adopting", || port.adopt_file(hangs))?;
         assert_ne!(hangs.metadata()?.dev(), 0);
         let file = file_of(&port, CONTENT)?;
         let mut worker = port.worker(16);
