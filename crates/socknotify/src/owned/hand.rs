@@ -90,6 +90,8 @@ impl Hand {
 pub(super) struct Hands {
     process: Process,
     count: AtomicUsize,
+    /// The address of the one that the thread has dequeued with last.
+    latest: AtomicUsize,
     list: Mutex<Vec<Weak<Hand>>>,
 }
 
@@ -98,6 +100,7 @@ impl Default for Hands {
         Hands {
             process: Process::this(),
             count: AtomicUsize::new(0),
+            latest: AtomicUsize::new(0),
             list: Mutex::default(),
         }
     }
@@ -121,8 +124,9 @@ impl Hands {
             true => None,
             false => HANDS.with(|hands| Self::move_to(hands, this, hand)),
         };
+        let hands = moved.as_ref().unwrap_or(this);
+        hands.latest.store(address(hand), Ordering::Relaxed);
         if may_wait {
-            let hands = moved.as_ref().unwrap_or(this);
             hands.flow_on_beside(|it| !Arc::ptr_eq(it, hand));
         }
         moved
@@ -182,17 +186,23 @@ impl Hands {
     }
 }
 
+fn address(hand: &Arc<Hand>) -> usize {
+    Arc::as_ptr(hand).addr()
+}
+
 impl Handover for Hands {
     fn flow_on(&self) {
         self.flow_on_from(|_| true);
     }
 
     fn taken(&self) -> (usize, Option<usize>) {
+        let latest = self.latest.load(Ordering::Relaxed);
         let hands = lock(&self.list);
         let hands = hands.iter().filter_map(Weak::upgrade);
-        hands.fold((0, None), |(count, key), hand| {
-            let taken = hand.lists.taken();
-            (count.wrapping_add(taken.0), key.or(taken.1))
+        hands.fold((0, None), |(count, last), hand| {
+            let (taken, key) = hand.lists.taken();
+            let last = if address(&hand) == latest { key } else { last };
+            (count.wrapping_add(taken), last)
         })
     }
 }

@@ -83,7 +83,7 @@ pub(super) struct Lists {
     counts: AtomicUsize,
     /// The packets of events to take, oldest first, with those that are claimed.
     events: Box<[Cell]>,
-    /// How many were claimed before those.
+    /// How many were claimed before those, or stood behind them.
     before: AtomicUsize,
     /// How many keys are listed.
     listed: AtomicUsize,
@@ -98,6 +98,8 @@ pub(super) struct Lists {
 struct Inside {
     /// The key of the last event that was claimed before others took the rest.
     last: Option<usize>,
+    /// The key of the last one that stood behind the others, and how many had been taken with it.
+    last_behind: Option<(usize, usize)>,
     /// The packets of listeners to accept from.
     listeners: VecDeque<Entry>,
     /// The packets of events behind the others.
@@ -170,12 +172,24 @@ impl Lists {
     /// How many events the thread has taken, and the key of the last one, unless it has dequeued since.
     pub(super) fn taken(&self) -> (usize, Option<usize>) {
         let inside = self.lock();
-        let before = self.before.load(Ordering::Relaxed);
         let counts = self.counts();
-        match counts.are_taken() {
-            true => (before, inside.last),
-            false => (before.wrapping_add(counts.claimed), self.last(counts)),
-        }
+        let taken = self.count(counts);
+        let key = match inside.last_behind {
+            Some((key, all)) if all == taken => Some(key),
+            _ if counts.are_taken() => inside.last,
+            _ => self.last(counts),
+        };
+        (taken, key)
+    }
+
+    /// How many events the thread has taken.
+    fn count(&self, counts: Counts) -> usize {
+        let claimed = if counts.are_taken() {
+            0
+        } else {
+            counts.claimed
+        };
+        self.before.load(Ordering::Relaxed).wrapping_add(claimed)
     }
 
     /// The key of the event that was claimed last.
@@ -273,8 +287,13 @@ impl Lists {
         let mut inside = self.lock();
         let packet = inside.more.pop_front();
         let packet = packet.or_else(|| inside.returned.pop_front());
-        if packet.is_none() {
-            self.has_more.store(false, Ordering::Relaxed);
+        match packet {
+            Some(packet) => {
+                let before = self.before.load(Ordering::Relaxed).wrapping_add(1);
+                self.before.store(before, Ordering::Relaxed);
+                inside.last_behind = Some((packet.completion_key, self.count(self.counts())));
+            }
+            None => self.has_more.store(false, Ordering::Relaxed),
         }
         packet
     }

@@ -209,7 +209,8 @@ impl<T, M> Port<T, M> {
 
     /// Cancels a timer: it sends nothing any more.
     ///
-    /// Returns false if it was cancelled before, or has sent its only message, which may still be in the queue.
+    /// What it has sent may still be in the queue, and a function that is being [called](Self::send_every_with) sends once
+    /// more. Returns false if it was cancelled before, or has sent its only message.
     pub fn cancel_timer(&self, timer: TimerId) -> bool {
         self.shared.cancel_timer(timer)
     }

@@ -216,6 +216,8 @@ impl<T: Source, M> Worker<T, M> {
         if let Some(hands) = Hands::enter(&self.hands, &self.hand, may_wait) {
             self.handover = Arc::clone(&hands) as Arc<dyn Handover>;
             self.hands = hands;
+            // That was another thread's.
+            self.has_place = false;
         }
         self.end_work();
         let waits = timeout.filter(|timeout| !timeout.is_zero());
@@ -248,6 +250,11 @@ impl<T: Source, M> Worker<T, M> {
             }
             if events > 0 {
                 let system = self.shared.connections.port.system();
+                if events > 1 && !self.has_place {
+                    // Nobody looks at this thread, and if it blocked, they would wait.
+                    self.hand.flow_on_but_next();
+                    return Ok(1);
+                }
                 if events > 1 && system.is_unwatched() {
                     system.look_after();
                 }
@@ -808,8 +815,10 @@ mod tests {
         )?;
         let key = port.shared.connections.slots.key(id.0);
         worker.on_refused(key, RegistrationError::NotASocket);
-        assert_eq!(worker.process(None)?, 2);
+        // This thread has no place, and keeps one of the two.
+        assert_eq!(worker.process(None)?, 1);
         assert!(matches!(worker.take(), Some(Event::Panicked(it, _)) if it == Some(id)));
+        assert_eq!(worker.process(None)?, 1);
         assert!(matches!(worker.take(), Some(Event::NotAccepting(it, _)) if it == id));
         assert!(!port.cancel(id), "it is closed");
         Ok(())

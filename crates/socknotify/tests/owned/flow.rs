@@ -247,6 +247,30 @@ fn f4_what_a_thread_hands_back_after_a_refused_socket_is_armed(backend: Backend)
     Ok(())
 }
 
+/// A thread that has dequeued nothing, and blocks with the first of several events.
+#[for_every_backend]
+fn f4_connections_that_were_refused_go_to_others(backend: Backend) -> io::Result<()> {
+    let port = detecting_port(backend)?;
+    let mut worker = port.worker(8);
+    let mut peers = Vec::new();
+    for _ in 0..3 {
+        let (mut refused, peer) = connect(&port)?;
+        refused.socket = Pair::unix()?.ours;
+        worker.arm(refused, Interest::IN);
+        peers.push(peer);
+    }
+    let is_refused = |event: &Event<_, _>| matches!(event, Event::Refused(..));
+    assert!(is_refused(&next(&mut worker)));
+    thread::scope(|scope| {
+        let events = take_all(scope, &port);
+        let event = || events.recv_timeout(PATIENCE).expect("it flows on");
+        let others = [event(), event()];
+        port.close();
+        assert!(others.iter().all(is_refused));
+    });
+    Ok(())
+}
+
 /// It has left the place that all of its workers had.
 #[for_every_backend]
 fn f4_what_a_thread_has_in_one_worker_flows_on_when_it_finds_nothing_with_another(
@@ -288,6 +312,39 @@ fn f4_what_is_handed_back_to_a_worker_from_a_thread_that_has_ended_is_armed(
     // The byte is not read.
     hand_back_and_block(&port, &mut worker, connection);
     Ok(())
+}
+
+/// The thread that has the worker now has dequeued nothing itself.
+#[for_every_backend]
+fn f4_what_a_worker_has_as_it_moves_to_another_thread_flows_on(backend: Backend) -> io::Result<()> {
+    let port = detecting_port(backend)?;
+    let mut worker = port.worker(8);
+    (0..4).try_for_each(|number| port.send(number))?;
+    assert_eq!(worker.process(Some(PATIENCE))?, 4);
+    assert_eq!(message(worker.take().expect("an event")), 0);
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    thread::scope(|scope| {
+        let port = &port;
+        let moved = scope.spawn(move || -> io::Result<()> {
+            let mut worker = worker;
+            assert_eq!(message(next(&mut worker)), 1);
+            worker.arm(connection, Interest::IN);
+            thread::scope(|scope| {
+                let events = take_all(scope, port);
+                let event = || events.recv_timeout(PATIENCE).expect("it flows on");
+                assert_eq!([message(event()), message(event())], [2, 3]);
+                drop(ready(event()));
+                port.close();
+            });
+            Ok(())
+        });
+        // The thread from before keeps its place.
+        while !moved.is_finished() {
+            std::hint::spin_loop();
+        }
+        moved.join().expect("no panic")
+    })
 }
 
 /// A thread that blocks twice may not be seen to run in between. Here nobody looks: all the others wait.

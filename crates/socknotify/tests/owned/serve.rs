@@ -565,13 +565,55 @@ fn f4_a_thread_is_slow_since_it_took_its_event(backend: Backend) -> io::Result<(
         worker.release();
         events = worker.process(Some(PATIENCE))?;
     }
-    for _ in 0..3 {
+    each_is_seen_anew(&port, &mut worker, 3);
+    // Those stand behind the others.
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let _clients = [(); 3].map(|()| TcpStream::connect(address).expect("connected"));
+    port.listen(listener, Listening::reporting(), |stream, _| stream)?;
+    port.send(8).expect("it is open");
+    let mut events = 0;
+    while events < 4 {
+        worker.release();
+        events = worker.process(Some(PATIENCE))?;
+    }
+    each_is_seen_anew(&port, &mut worker, 4);
+    Ok(())
+}
+
+/// The thread takes this many events, and is seen with each for a while.
+fn each_is_seen_anew(port: &StreamPort, worker: &mut Worker<TcpStream, u32>, count: usize) {
+    for _ in 0..count {
         let event = worker.take().expect("there is one");
         let slow = port.slow(Duration::ZERO);
         assert!(
-            matches!(&slow[..], [it] if it.id == event.id() && it.thread.time == Duration::ZERO)
+            matches!(&slow[..], [it] if it.id == event.id() && it.thread.time == Duration::ZERO),
+            "{event:?} {slow:?}"
         );
         wait_until("it is slow", || !port.slow(SHORT).is_empty());
+    }
+}
+
+/// It has two workers, of one port or of two.
+#[for_every_backend(with_places)]
+fn f4_a_thread_is_slow_with_the_event_that_it_took_last(backend: Backend) -> io::Result<()> {
+    let ports = [(); 2].map(|()| port_with(backend, 4).map(StreamPort::from));
+    let [first, second] = ports;
+    let (first, second) = (first?, second?);
+    for other in [&first, &second] {
+        let (mut worker, mut last) = (first.worker(4), other.worker(4));
+        first.send(1).expect("it is open");
+        assert_eq!(worker.process(Some(PATIENCE))?, 1);
+        drop(worker.take());
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let _peer = TcpStream::connect(listener.local_addr()?)?;
+        let held = other.adopt(listener.accept()?.0)?;
+        let id = held.id();
+        last.arm(held, Interest::OUT);
+        assert_eq!(last.process(Some(PATIENCE))?, 1);
+        let _event = last.take().expect("there is one");
+        let slow = other.slow(Duration::ZERO);
+        assert!(matches!(&slow[..], [it] if it.id == Some(id)), "{slow:?}");
     }
     Ok(())
 }
