@@ -218,11 +218,7 @@ impl Crew {
         }
         let until = Instant::now() + Self::HOLD;
         let mut time = Duration::from_millis(1);
-        let is_last = || {
-            let (threads, waiting) = self.counts();
-            waiting == 0 && threads > 1
-        };
-        while self.is_short() && is_last() && are_others_blocked() {
+        while self.is_short() && self.waiting() == 0 && are_others_blocked() {
             if Instant::now() >= until {
                 self.is_short_for_long.store(true, Ordering::SeqCst);
                 return;
@@ -334,6 +330,17 @@ mod tests {
         );
         assert_eq!((refusals.get(), crew.threads()), (0, 3));
         crew.is_refused();
+        // So is the only one: what it would wait for has no other thread.
+        let only = Crew::new(2, 1, None);
+        only.start();
+        assert!(only.begin_work() && only.start().is_some());
+        only.is_refused();
+        let start = || {
+            only.start();
+            only.started();
+        };
+        only.hold_back(|| true, |_| (), start);
+        assert_eq!(only.threads(), 2);
         // Not while another one runs.
         crew.hold_back(|| false, |_| panic!("it works"), || ());
     }
