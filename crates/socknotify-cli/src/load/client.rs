@@ -35,19 +35,22 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// How long each has waited that was due by this time, and was not answered.
-    pub(crate) fn waits(&self, end: Instant, interval: Option<Duration>) -> Vec<Duration> {
-        let mut waits = Vec::new();
-        for &(since, count) in &self.sent {
-            waits.extend(iter::repeat_n(end.saturating_duration_since(since), count));
-        }
-        if let (Some(mut due), Some(interval)) = (self.due, interval) {
-            while due < end && !interval.is_zero() {
-                waits.push(end - due);
-                due += interval;
-            }
-        }
-        waits
+    /// How long each has waited that was due by this time, and was not answered. There may be more than there is memory for.
+    pub(crate) fn waits(
+        &self,
+        end: Instant,
+        interval: Option<Duration>,
+    ) -> impl Iterator<Item = Duration> {
+        let sent = self.sent.iter().flat_map(move |&(since, count)| {
+            iter::repeat_n(end.saturating_duration_since(since), count)
+        });
+        let next = self.due.zip(interval.filter(|it| !it.is_zero()));
+        let not_sent = next.into_iter().flat_map(move |(due, interval)| {
+            let all = iter::successors(Some(due), move |due| due.checked_add(interval));
+            all.take_while(move |&due| due < end)
+                .map(move |due| end - due)
+        });
+        sent.chain(not_sent)
     }
 
     /// Whether there was no answer, though one was due by this time.

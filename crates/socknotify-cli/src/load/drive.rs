@@ -110,9 +110,9 @@ pub(crate) fn drive(
         let patience = total.patience(TOO_LATE);
         let connected_ones = left_over.iter().map(|client| &client.requests);
         for requests in connected_ones.chain(&unconnected) {
-            let mut waits = requests.waits(now, interval);
-            waits.retain(|&wait| wait > patience);
-            total.unanswered(&waits, requests.are_answered());
+            let waits = requests.waits(now, interval);
+            let waits = waits.filter(|&wait| wait > patience);
+            total.unanswered(waits, requests.are_answered());
         }
         if interval.is_some() {
             // A thread that was about to send has its connection neither in the port nor in what is waiting.

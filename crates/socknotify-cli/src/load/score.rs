@@ -48,13 +48,14 @@ impl Score {
     }
 
     /// Requests of one connection have waited for so long, and the time is over.
-    pub(crate) fn unanswered(&mut self, waits: &[Duration], is_answered: bool) {
-        self.unanswered += waits.len() as u64;
-        self.silent += u64::from(is_answered && !waits.is_empty());
+    pub(crate) fn unanswered(&mut self, waits: impl Iterator<Item = Duration>, is_answered: bool) {
+        let before = self.unanswered;
         for wait in waits {
+            self.unanswered += 1;
             let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
             self.latencies.saturating_record(wait.max(1));
         }
+        self.silent += u64::from(is_answered && self.unanswered > before);
     }
 
     pub(crate) fn add(&mut self, other: &Score) {
