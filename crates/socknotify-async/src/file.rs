@@ -281,7 +281,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(key) = self.key {
+        if let Some(key) = self.key.filter(|_| self.shared.is_here()) {
             if self.shared.files.forget(key) {
                 let _ = self.shared.with_port(|port| port.cancel_begun(self.id));
             }

@@ -145,6 +145,10 @@ pub struct AbortHandle {
 impl AbortHandle {
     /// Has the task's future dropped, instead of polled again.
     pub fn abort(&self) {
+        // In a forked child, a thread that it does not have may hold a lock.
+        if !self.shared.is_here() {
+            return;
+        }
         let tasks = &self.shared.tasks;
         let waker = tasks.with(self.place, |task| {
             (!std::mem::replace(&mut task.is_aborted, true)).then(|| {

@@ -222,8 +222,13 @@ impl Future for Sleep {
     /// If the runtime has shut down, and in a forked child.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_over() {
+            // One that has waited need not wait for the budget of its task.
+            let has_waited = self.timer.is_some();
             self.unset();
-            return context::spend(cx);
+            return match has_waited {
+                true => Poll::Ready(()),
+                false => context::spend(cx),
+            };
         }
         let timer = self.timer.as_ref();
         if timer.is_none_or(|(_, waker)| !waker.will_wake(cx.waker())) {

@@ -1,11 +1,13 @@
 //! A forked child has no runtime of its parent's, and is told so.
 #![cfg(unix)]
 
+use std::future::pending;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use socknotify_async::{Runtime, TcpListener, sleep};
+use socknotify_async::{File, JoinSet, Runtime, TcpListener, sleep};
 
 /// Run this in a forked child. True if it returns true there.
 fn in_child(work: impl FnOnce() -> bool) -> bool {
@@ -14,6 +16,8 @@ fn in_child(work: impl FnOnce() -> bool) -> bool {
     match unsafe { libc::fork() } {
         -1 => panic!("{}", io::Error::last_os_error()),
         0 => {
+            // SAFETY: a child that waits for ever ends by a signal.
+            unsafe { libc::alarm(30) };
             let outcome = catch_unwind(AssertUnwindSafe(work));
             // SAFETY: it ends the process.
             unsafe { libc::_exit(i32::from(!matches!(outcome, Ok(true)))) }
@@ -62,5 +66,44 @@ fn a_forked_child_is_refused_clearly() -> io::Result<()> {
     });
     assert!(is_refused);
     // The parent has its own, still.
-    std::net::TcpStream::connect(address).map(drop)
+    std::net::TcpStream::connect(address)?;
+    what_is_the_parents_is_dropped_whatever_it_does()
+}
+
+/// Its threads may hold any lock of the runtime's as it forks.
+fn what_is_the_parents_is_dropped_whatever_it_does() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let handle = runtime.handle();
+    let _entered = handle.enter();
+    let mut set = JoinSet::new();
+    for _ in 0..4 {
+        set.spawn(pending::<()>());
+    }
+    let file = File::open("Cargo.toml")?;
+    let mut read = Box::pin(file.read_at(vec![0; 10], 0));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(std::future::Future::poll(read.as_mut(), &mut cx).is_pending());
+    let (mut set, mut read) = (Some(set), Some(read));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                handle.block_on(async {
+                    for task in [(); 50].map(|()| handle.spawn(async {})) {
+                        let _ = task.await;
+                        let _ = file.read_at(vec![0; 10], 0).await;
+                    }
+                });
+            }
+        });
+        let is_dropped = (0..500).all(|_| {
+            in_child(|| {
+                drop((set.take(), read.take()));
+                true
+            })
+        });
+        is_over.store(true, Ordering::SeqCst);
+        assert!(is_dropped);
+    });
+    Ok(())
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use std::future::Future;
 
+use futures_lite::future::or;
 use socknotify_async::{Runtime, UdpSocket, interval, sleep, sleep_until, spawn, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -149,9 +150,16 @@ fn a_timeout_ends_what_never_waits() -> io::Result<()> {
             sends.await.is_err()
         });
         let _ = sender.send(sends);
+        runtime.block_on(async {
+            // It is polled second.
+            let sends = async { drop(sends_for_ever().await) };
+            or(sends, sleep(Duration::from_millis(20))).await;
+        });
+        let _ = sender.send(true);
     });
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "in a task");
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "in block_on");
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "by a sleep");
     Ok(())
 }
 
