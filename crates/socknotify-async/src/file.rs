@@ -166,6 +166,7 @@ impl AsyncRead for File {
         while this.left.is_empty() && !buffer.is_empty() {
             if this.reads.is_none() {
                 let mut bytes = std::mem::take(&mut this.bytes);
+                this.left = 0..0;
                 bytes.resize(buffer.len().min(MOST), 0);
                 let read = FileOperation::read_at(&this.file, bytes, this.offset);
                 let begun = Pending::begin(&this.shared, read);

@@ -232,3 +232,20 @@ fn results_go_to_who_has_begun_them() -> io::Result<()> {
         Ok(())
     })
 }
+
+/// The one before was given up: its bytes are gone, or come.
+#[test]
+fn a_read_of_nothing_after_one_that_was_dropped_has_nothing() -> io::Result<()> {
+    run(async {
+        let mut file = File::open("Cargo.toml")?;
+        let mut all = Vec::new();
+        File::open("Cargo.toml")?.read_to_end(&mut all).await?;
+        let mut bytes = [0; 10];
+        file.read_exact(&mut bytes).await?;
+        let is_begun = is_pending(pin!(file.read(&mut bytes)));
+        assert_eq!(file.read(&mut []).await?, 0);
+        file.read_exact(&mut bytes).await?;
+        assert!(is_begun && bytes == all[10..20]);
+        Ok(())
+    })
+}
