@@ -311,11 +311,8 @@ impl Shared {
         if self.count.needs_another() {
             start();
         }
-        self.count.hold_back(
-            || port.snapshot().running.is_some_and(|running| running <= 1),
-            |time| port.blocking(|| thread::sleep(time)),
-            start,
-        );
+        self.count
+            .hold_back(|time| port.blocking(|| thread::sleep(time)), start);
     }
 
     /// One thread.

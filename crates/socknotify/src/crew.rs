@@ -200,25 +200,20 @@ impl Crew {
         }
     }
 
-    /// Hold a thread back that was about to work, while all others work and are `blocked`, and the system starts none: it may
-    /// be what they wait for, and would be the last one that could start others. `pause` sleeps, while others get what the
+    /// Hold a thread back that was about to work, while all others work, and the system starts none: it may be what they wait
+    /// for, by now or later, and would be the last one that could start others. `pause` sleeps, while others get what the
     /// thread has; `try_start` tries again.
     ///
     /// After a second it works all the same, and so do those after it until one can be started: a system that refuses for
     /// so long has a limit that is too low, and the others may wait for what this thread would do, or for long.
     #[inline]
-    pub fn hold_back(
-        &self,
-        are_others_blocked: impl Fn() -> bool,
-        mut pause: impl FnMut(Duration),
-        try_start: impl Fn(),
-    ) {
+    pub fn hold_back(&self, mut pause: impl FnMut(Duration), try_start: impl Fn()) {
         if !self.is_short() || self.is_short_for_long.load(Ordering::SeqCst) {
             return;
         }
         let until = Instant::now() + Self::HOLD;
         let mut time = Duration::from_millis(1);
-        while self.is_short() && self.waiting() == 0 && are_others_blocked() {
+        while self.is_short() && self.waiting() == 0 {
             if Instant::now() >= until {
                 self.is_short_for_long.store(true, Ordering::SeqCst);
                 return;
@@ -306,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_thread_is_held_back_while_all_others_block() {
+    fn the_last_thread_is_held_back_while_all_others_work() {
         let crew = Crew::new(3, 8, None);
         crew.start();
         crew.start();
@@ -315,7 +310,6 @@ mod tests {
         crew.is_refused();
         let refusals = Cell::new(3);
         crew.hold_back(
-            || true,
             |_| (),
             || {
                 crew.start();
@@ -329,7 +323,6 @@ mod tests {
             },
         );
         assert_eq!((refusals.get(), crew.threads()), (0, 3));
-        crew.is_refused();
         // So is the only one: what it would wait for has no other thread.
         let only = Crew::new(2, 1, None);
         only.start();
@@ -339,10 +332,8 @@ mod tests {
             only.start();
             only.started();
         };
-        only.hold_back(|| true, |_| (), start);
+        only.hold_back(|_| (), start);
         assert_eq!(only.threads(), 2);
-        // Not while another one runs.
-        crew.hold_back(|| false, |_| panic!("it works"), || ());
     }
 
     #[test]
@@ -364,7 +355,7 @@ mod tests {
                 held.set(held.get() + 1);
                 std::thread::sleep(time);
             };
-            crew.hold_back(|| true, pause, refuse);
+            crew.hold_back(pause, refuse);
         };
         hold_back();
         assert!(begin.elapsed() >= Crew::HOLD && held.replace(0) > 0);

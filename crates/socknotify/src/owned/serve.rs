@@ -368,12 +368,6 @@ where
         }
     }
 
-    /// Whether all threads but this one, which has a place, are blocked.
-    fn are_others_blocked(&self) -> bool {
-        let running = self.port.snapshot().running;
-        running.is_some_and(|running| running <= 1)
-    }
-
     /// One thread of the crew, which ends with it: also the caller's, which then waits for the others.
     fn run<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         if !self.work(scope) {
@@ -413,7 +407,6 @@ where
             }
             if is_busy {
                 self.crew.hold_back(
-                    || self.are_others_blocked(),
                     |time| worker.blocking(|| thread::sleep(time)),
                     || self.start_thread(scope),
                 );
