@@ -264,7 +264,7 @@ impl<B: Backend> Engine<B> {
     fn check_extra(&self, fd: Fd, entry: &Registration<'_>) -> Result<(), RegistrationError> {
         match entry.extra {
             Extra::New if self.has(fd)? => Err(RegistrationError::AlreadyRegistered),
-            Extra::Known if !self.has(fd)? && !self.has_come_back(fd, self.table.word(fd)) => {
+            Extra::Known if !self.has(fd)? => {
                 self.backend.identify_any(fd)?;
                 Err(RegistrationError::NotFound)
             }
@@ -476,25 +476,7 @@ impl<B: Backend> Engine<B> {
             Err(RegistrationError::NotASocket) => return Ok(false),
             identity => identity?,
         };
-        let Some(slot) = self.table.slot(fd) else {
-            return Ok(false);
-        };
-        Ok(slot.is_of(identity))
-    }
-
-    /// A duplicate may have come back to a number that another socket had meanwhile, and have been enabled again under the
-    /// same key. Then it is watched, and the other one's identity stands in its place.
-    fn has_come_back(&self, fd: Fd, word: Word) -> bool {
-        let is_known = word.is_live() && word.has(Flag::KNOWN) && !word.has(Flag::DESCRIPTOR);
-        let (Some(slot), Ok(identity)) = (self.table.slot(fd), self.backend.identify(fd)) else {
-            return false;
-        };
-        let has_come_back = is_known && self.is_watched(fd, word);
-        if has_come_back {
-            slot.set_identity(identity);
-            self.owner.change(fd, identity);
-        }
-        has_come_back
+        Ok(self.table.slot(fd).is_some_and(|slot| slot.is_of(identity)))
     }
 
     /// End the registration of a file that was closed, or is deregistered. A removal that was accepted is still
@@ -529,7 +511,6 @@ impl<B: Backend> Engine<B> {
             return false;
         }
         match self.is_same(fd, word) {
-            Ok(false) if self.has_come_back(fd, word) => true,
             Ok(false) | Err(RegistrationError::NotASocket | RegistrationError::NotOpen) => {
                 self.forget(&mut core, fd);
                 false

@@ -75,11 +75,6 @@ impl Slot {
         self.identity.load(Ordering::Relaxed) == identity as u32
     }
 
-    /// It is found to have this one. The engine's lock is held.
-    pub(super) fn set_identity(&self, identity: u64) {
-        self.identity.store(identity as u32, Ordering::Relaxed);
-    }
-
     /// Change the word, if it still is the one that was read.
     #[inline]
     fn replace(&self, word: Word, by: Word) -> bool {

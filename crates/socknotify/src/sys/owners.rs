@@ -100,15 +100,6 @@ impl Owner {
         Ok(())
     }
 
-    /// If this port owns the number, what has it has this identity.
-    pub(crate) fn change(&self, fd: Fd, identity: u64) {
-        if let Some(entry) = lock().get_mut(fd.0) {
-            if port_of(*entry) == self.0 {
-                *entry = self.entry(identity);
-            }
-        }
-    }
-
     /// Release the number, if this port still owns it.
     pub(crate) fn release(&self, fd: Fd) {
         if let Some(entry) = lock().get_mut(fd.0) {
