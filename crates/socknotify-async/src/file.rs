@@ -264,6 +264,11 @@ impl Pending {
                     Error::Closed => shut_down(),
                     error => error.into(),
                 };
+                // Where the system starts no thread. A trait of `futures-io` would have promised to wake the task.
+                let error = match error.kind() {
+                    io::ErrorKind::WouldBlock => io::Error::other(error),
+                    _ => error,
+                };
                 Err((error, buffer))
             }
         }

@@ -99,7 +99,7 @@ impl Runtime {
     ///
     /// Returns true if all tasks have ended by themselves, and all threads, with their thread-locals. Tasks can be spawned
     /// until the others are cancelled; those that are spawned after that are cancelled at once. Sockets that tasks held are
-    /// closed when this returns, unless a thread that blocks still holds them.
+    /// closed when this returns, unless the time was over before, or a thread that blocks still holds them.
     ///
     /// Called in one of the runtime's own tasks, it waits for the others, and until the other threads run nothing any more;
     /// their thread-locals may be dropped later.

@@ -11,6 +11,7 @@ use pin_project_lite::pin_project;
 
 use crate::context;
 use crate::shared::{ALARM, Shared};
+use crate::source::shut_down;
 use crate::sync::{Waiter, lock};
 use crate::wheel::{NEVER, Wheel};
 
@@ -212,22 +213,20 @@ impl Sleep {
             }
         }
     }
-}
 
-impl Future for Sleep {
-    type Output = ();
-
+    /// Fails if the runtime has shut down.
+    ///
     /// # Panics
     ///
-    /// If the runtime has shut down, and in a forked child.
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    /// In a forked child.
+    pub(crate) fn try_poll(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         if self.is_over() {
             // One that has waited need not wait for the budget of its task.
             let has_waited = self.timer.is_some();
             self.unset();
             return match has_waited {
-                true => Poll::Ready(()),
-                false => context::spend(cx),
+                true => Poll::Ready(Ok(())),
+                false => context::spend(cx).map(Ok),
             };
         }
         let timer = self.timer.as_ref();
@@ -240,9 +239,22 @@ impl Future for Sleep {
             self.timer = Some((key, waiter));
         }
         // A task is cancelled next. Another thread would wait for ever.
-        let is_over = self.shared.is_closed() && !self.shared.is_polling();
-        assert!(!is_over, "the runtime has shut down");
-        Poll::Pending
+        match self.shared.is_closed() && !self.shared.is_polling() {
+            true => Poll::Ready(Err(shut_down())),
+            false => Poll::Pending,
+        }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    /// # Panics
+    ///
+    /// If the runtime has shut down, and in a forked child.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let outcome = self.try_poll(cx);
+        outcome.map(|outcome| assert!(outcome.is_ok(), "the runtime has shut down"))
     }
 }
 

@@ -325,3 +325,28 @@ fn a_reader_that_has_a_new_waker_each_time_is_not_polled_for_ever() -> io::Resul
         Ok(())
     })
 }
+
+/// It waits for room in the listener's queue, outside of a task.
+#[test]
+fn a_connect_fails_when_the_runtime_shuts_down() -> io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("socket");
+    let listener = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    listener.bind(&socket2::SockAddr::unix(&path)?)?;
+    listener.listen(0)?;
+    let _first = std::os::unix::net::UnixStream::connect(&path)?;
+    let runtime = Runtime::new()?;
+    let handle = runtime.handle().clone();
+    let waits = std::thread::spawn(move || {
+        handle.block_on(async {
+            let mut connect = pin!(UnixStream::connect(path));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(connect.as_mut().poll(&mut cx).is_pending());
+            drop(runtime);
+            connect.await.map(drop)
+        })
+    });
+    let connected = waits.join().expect("no panic");
+    assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::Other);
+    Ok(())
+}

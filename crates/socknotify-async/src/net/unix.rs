@@ -59,9 +59,11 @@ impl Pause {
         Pause(Duration::from_millis(1))
     }
 
-    async fn wait(&mut self) {
-        sleep(self.0).await;
+    /// Fails if the runtime has shut down.
+    async fn wait(&mut self) -> io::Result<()> {
+        let mut sleep = sleep(self.0);
         self.0 = (self.0 * 2).min(Duration::from_millis(32));
+        poll_fn(|cx| sleep.try_poll(cx)).await
     }
 }
 
@@ -114,7 +116,7 @@ impl UnixStream {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
             socket.set_nonblocking(true)?;
             match socket.connect(&address) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => pause.wait().await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => pause.wait().await?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
                 Ok(()) => return Self::new(OwnedFd::from(socket).into(), &shared),
@@ -198,7 +200,7 @@ impl UnixDatagram {
         loop {
             poll_fn(|cx| context::spend(cx)).await;
             match self.get_ref().send_to(bytes, &path) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => pause.wait().await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => pause.wait().await?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 outcome => return outcome,
             }

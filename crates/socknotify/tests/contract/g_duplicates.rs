@@ -13,9 +13,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::{
-    Backend, CompletionPort, Entry, EventFilter, Events, Registration, RegistrationError, Trigger,
-};
+use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Registration, Trigger};
 
 use super::g_lifetime::in_place_of;
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
