@@ -375,9 +375,13 @@ impl Shared {
                 Ok(entries) => {
                     timeout = idle;
                     let needs_another = shared.count.begin_work();
-                    shared.dispatch(&port, entries, looking);
+                    let foreign = shared.dispatch(&port, entries);
                     if needs_another {
                         shared.start_another(&port);
+                    }
+                    // They may block until another thread has run a task.
+                    if !foreign.is_empty() {
+                        shared.wake_foreign(foreign, looking);
                     }
                     shared.run_tasks(looking, &mut turn);
                     shared.count.end_work();
@@ -401,8 +405,8 @@ impl Shared {
         }
     }
 
-    /// Wake the tasks that wait for what has come: those of this runtime first.
-    fn dispatch(&self, port: &CompletionPort, entries: &[Entry], looking: Role) {
+    /// Wake the tasks of this runtime that wait for what has come. Returns those of anyone else's.
+    fn dispatch(&self, port: &CompletionPort, entries: &[Entry]) -> Vec<Waker> {
         let mut sockets = 0;
         let mut foreign = Vec::new();
         for entry in entries {
@@ -431,9 +435,7 @@ impl Shared {
         if sockets > 0 {
             self.sources.dispatch(entries, &mut foreign);
         }
-        if !foreign.is_empty() {
-            self.wake_foreign(foreign, looking);
-        }
+        foreign
     }
 
     /// Wake what may block, as a task may: others go on meanwhile.

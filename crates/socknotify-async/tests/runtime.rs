@@ -212,6 +212,31 @@ fn a_waker_that_panics_is_not_taken_for_one_that_was_polled_inside() -> io::Resu
     a_task_ends_whose_waker_panics(&runtime, inside)
 }
 
+/// The only thread wakes it, and the system has to be asked for another one first.
+#[test]
+fn a_waker_that_waits_for_a_task_keeps_nobody_waiting() -> io::Result<()> {
+    struct Waits(Handle, Mutex<mpsc::Sender<bool>>);
+    impl Wake for Waits {
+        fn wake(self: Arc<Self>) {
+            let (sender, run) = mpsc::channel();
+            drop(self.0.spawn(async move { sender.send(()) }));
+            let has_run = run.recv_timeout(PATIENCE).is_ok();
+            let told = self.1.lock().expect("no panic").send(has_run);
+            told.expect("it is waited for");
+        }
+    }
+    let runtime = with_places(1);
+    let (sender, has_run) = mpsc::channel();
+    let waits = Waits(runtime.handle().clone(), Mutex::new(sender));
+    let waker = Waker::from(Arc::new(waits));
+    let _entered = runtime.handle().enter();
+    let mut slept = Box::pin(sleep(Duration::from_millis(30)));
+    let mut cx = Context::from_waker(&waker);
+    assert!(slept.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(has_run.recv(), Ok(true));
+    Ok(())
+}
+
 /// The future of `block_on` is dropped before the memory of its waker is free.
 #[test]
 fn a_waker_that_is_made_as_a_future_is_dropped_is_anyone_s() -> io::Result<()> {
