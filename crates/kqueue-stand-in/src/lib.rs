@@ -97,9 +97,11 @@ static DESCRIPTORS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10
 
 fn kernel() -> &'static Kernel {
     static IS_PREPARED: AtomicBool = AtomicBool::new(false);
-    if !IS_PREPARED.swap(true, Ordering::AcqRel) {
+    // Two threads may both install it, which is harmless; nobody goes on before it is there.
+    if !IS_PREPARED.load(Ordering::Acquire) {
         // SAFETY: the handler closes descriptors and stores to atomics.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        IS_PREPARED.store(true, Ordering::Release);
     }
     let mut kernel = KERNEL.load(Ordering::Acquire);
     if kernel.is_null() {
