@@ -187,7 +187,7 @@ static void a_block_is_not_read_when_its_operation_is_complete(void) {
             CHECK(sn_read(port, file, request->memory, 16, KEY, &request->overlapped) == SN_SUCCESS);
         }
         other = next(port, error, bytes) == requests[0] ? requests[1] : requests[0];
-        if (*(volatile uintptr_t *)&other->overlapped.Internal == SN_STATUS_PENDING) {
+        if (__atomic_load_n(&other->overlapped.Internal, __ATOMIC_ACQUIRE) == SN_STATUS_PENDING) {
             CHECK(next(port, error, bytes) == other);
             continue;
         }
