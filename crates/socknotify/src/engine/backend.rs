@@ -125,6 +125,18 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
+    /// How long to wait, if something had no memory and is to be tried again.
+    #[cfg_attr(
+        all(target_os = "linux", not(any(kqueue_stand_in, interleavings))),
+        allow(dead_code, reason = "`epoll` has no use for it")
+    )]
+    pub(crate) fn until_retry(&self) -> Option<Duration> {
+        const RETRY: Duration = Duration::from_millis(10);
+        Some(self.timeout.map_or(RETRY, |timeout| timeout.min(RETRY)))
+    }
+}
+
+impl Wait {
     /// Only arm.
     pub(super) const ARM: Wait = Wait {
         room: 0,

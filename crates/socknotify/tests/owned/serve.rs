@@ -559,30 +559,28 @@ fn f4_a_thread_is_slow_since_it_took_its_event(backend: Backend) -> io::Result<(
     });
     let _peers = peers.collect::<io::Result<Vec<_>>>()?;
     port.send(7).expect("it is open");
-    let mut events = 0;
-    while events < 3 {
-        // A call that finds events to take dequeues nothing.
-        worker.release();
-        events = worker.process(Some(PATIENCE))?;
-    }
-    each_is_seen_anew(&port, &mut worker, 3);
+    each_is_seen_anew(&port, &mut worker, 3)?;
     // Those stand behind the others.
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let _clients = [(); 3].map(|()| TcpStream::connect(address).expect("connected"));
     port.listen(listener, Listening::reporting(), |stream, _| stream)?;
     port.send(8).expect("it is open");
+    each_is_seen_anew(&port, &mut worker, 4)
+}
+
+/// The thread dequeues this many events, takes them, and is seen with each for a while.
+fn each_is_seen_anew(
+    port: &StreamPort,
+    worker: &mut Worker<TcpStream, u32>,
+    count: usize,
+) -> io::Result<()> {
     let mut events = 0;
-    while events < 4 {
+    while events < count {
+        // A call that finds events to take dequeues nothing.
         worker.release();
         events = worker.process(Some(PATIENCE))?;
     }
-    each_is_seen_anew(&port, &mut worker, 4);
-    Ok(())
-}
-
-/// The thread takes this many events, and is seen with each for a while.
-fn each_is_seen_anew(port: &StreamPort, worker: &mut Worker<TcpStream, u32>, count: usize) {
     for _ in 0..count {
         let event = worker.take().expect("there is one");
         let slow = port.slow(Duration::ZERO);
@@ -592,6 +590,7 @@ fn each_is_seen_anew(port: &StreamPort, worker: &mut Worker<TcpStream, u32>, cou
         );
         wait_until("it is slow", || !port.slow(SHORT).is_empty());
     }
+    Ok(())
 }
 
 /// It has two workers, of one port or of two.

@@ -191,10 +191,11 @@ pub(super) fn known(fd: Fd) -> Option<u64> {
 pub(super) fn is_still(fd: Fd, id: u64) -> bool {
     // Under Wine a close completes the poll at once, but its packet can come later.
     if port::is_wine() && !are_said() {
+        // That brings the table up to date, unless there is no memory for it.
         let identified = lock().as_mut().map(|closes| closes.identify(fd));
-        match identified {
-            Some(Err(error)) if refusal(&error) != RegistrationError::NotASocket => {}
-            identified => return matches!(identified, Some(Ok(current)) if current == id),
+        let error = identified.and_then(Result::err);
+        if error.is_some_and(|error| refusal(&error) == RegistrationError::NotASocket) {
+            return false;
         }
     }
     known(fd) == Some(id)

@@ -64,9 +64,6 @@ use crate::windows::codes;
 use crate::windows::port::KernelPort;
 use crate::{Entry, Error, EventFilter, RegistrationError, sys};
 
-/// How long it takes until what had no memory is tried again.
-const RETRY: Duration = Duration::from_millis(10);
-
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
     // They are dropped in this order: the timer posts to the port.
@@ -225,7 +222,7 @@ impl Backend for Afd {
             if has_failed || !ready.is_empty() {
                 timeout = Some(Duration::ZERO);
             } else if must_retry {
-                timeout = Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
+                timeout = wait.until_retry();
             }
             loop {
                 if state.fed.is_empty() {

@@ -33,8 +33,10 @@
 //! - A low-water mark that no socket reaches (`NOTE_LOWAT`) turns a filter for data into one for ends and errors. A stream
 //!   of which only OUT is wanted needs none: its filter for room shows errors too.
 //! - Connections that the port owns are armed each time (`KEEPS` is false): enabling is free as part of the wait.
-//! - Closing a port makes its wake-up permanent, so that every wait ends at once. The descriptor stays open until no thread
-//!   can use it.
+//! - Whoever takes the wake-up of a closed port triggers it again, so that every wait ends at once. The descriptor stays open
+//!   until no thread can use it.
+//! - Where the system has no memory, what is owed is remembered: the identity of filters that were lost, and that an alarm
+//!   is to be set.
 
 #![allow(unsafe_code, reason = "descriptors are known here by number only")]
 
@@ -51,8 +53,8 @@ mod waker;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use self::complete::Found;
@@ -88,9 +90,6 @@ pub(crate) struct Kqueue {
 /// What has lost its filters because the system had no memory for others, with its identity. It is armed with new ones
 /// later.
 type Lost = HashMap<Fd, u64>;
-
-/// How long it takes until what had no memory is tried again.
-const RETRY: Duration = Duration::from_millis(10);
 
 /// Memory of a call.
 #[derive(Default)]
@@ -148,15 +147,19 @@ impl Kqueue {
         let fd = interest.fd;
         let added = self.change(&translate::additions(interest));
         if added.is_err() {
-            // One of the two may be there.
-            for &deletion in translate::deletions(fd).iter() {
-                let _ = self.change(&[deletion]);
-            }
-            self.set(fd, Knotes::Absent);
+            self.delete_what_is_there(fd);
         } else {
             self.set(fd, Knotes::of(interest));
         }
         added
+    }
+
+    /// Of a change that failed, one of the two filters may be there.
+    fn delete_what_is_there(&self, fd: Fd) {
+        for &deletion in translate::deletions(fd).iter() {
+            let _ = self.change(&[deletion]);
+        }
+        self.set(fd, Knotes::Absent);
     }
 
     fn delete(&self, fd: Fd) -> Result<(), ArmError> {
@@ -166,11 +169,7 @@ impl Kqueue {
     }
 
     /// Arm what has lost its filters. `None` if it has not.
-    fn regain(
-        &self,
-        lost: &mut MutexGuard<'_, Lost>,
-        interest: &Interest,
-    ) -> Option<Result<(), ArmError>> {
+    fn regain(&self, lost: &mut Lost, interest: &Interest) -> Option<Result<(), ArmError>> {
         let fd = interest.fd;
         let identity = lost.remove(&fd)?;
         let mut added = self.add(interest);
@@ -186,11 +185,7 @@ impl Kqueue {
     }
 
     /// Delete the filters, which proves that they are there, and add them in another way. If they were lost, only add them.
-    fn replace(
-        &self,
-        lost: &mut MutexGuard<'_, Lost>,
-        interest: &Interest,
-    ) -> Result<(), ArmError> {
+    fn replace(&self, lost: &mut Lost, interest: &Interest) -> Result<(), ArmError> {
         if let Some(armed) = self.regain(lost, interest) {
             return armed;
         }
@@ -216,10 +211,7 @@ impl Kqueue {
             if matches!(replaced, Err(ArmError::Refused(_))) {
                 lost.insert(fd, before);
             }
-            for &deletion in deletions.iter() {
-                let _ = self.change(&[deletion]);
-            }
-            self.set(fd, Knotes::Absent);
+            self.delete_what_is_there(fd);
         }
         replaced
     }
@@ -447,7 +439,7 @@ impl Backend for Kqueue {
         let timeout = if has_failed {
             Some(Duration::ZERO)
         } else if owes_alarm {
-            Some(wait.timeout.map_or(RETRY, |timeout| timeout.min(RETRY)))
+            wait.until_retry()
         } else {
             wait.timeout
         };
