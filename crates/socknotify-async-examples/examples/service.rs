@@ -75,9 +75,10 @@ pub fn run(address: &str, database: &str) -> Result<(), Box<dyn Error>> {
         .worker_threads(1)
         .enable_time()
         .build()?;
+    let context = tokio.handle().clone();
     let runtime = Runtime::builder()
         .inside(move |run| {
-            let _entered = tokio.enter();
+            let _entered = context.enter();
             run();
         })
         .build()?;
@@ -105,6 +106,8 @@ pub fn run(address: &str, database: &str) -> Result<(), Box<dyn Error>> {
         io::Result::Ok(())
     })?;
     runtime.shutdown(Duration::from_secs(1));
+    // Last: tasks may use it as they end.
+    drop(tokio);
     Ok(())
 }
 

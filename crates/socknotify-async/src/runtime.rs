@@ -13,7 +13,7 @@ use std::{fmt, io};
 use socknotify::{CompletionPort, Snapshot};
 
 use crate::context::{self, Entered};
-use crate::shared::{Crew, Shared};
+use crate::shared::{Calls, Crew, Shared};
 use crate::slow::SlowTask;
 use crate::task::{self, JoinHandle};
 
@@ -99,7 +99,8 @@ impl Runtime {
     ///
     /// Returns true if all tasks have ended by themselves, and all threads, with their thread-locals. Tasks can be spawned
     /// until the others are cancelled; those that are spawned after that are cancelled at once. Sockets that tasks held are
-    /// closed when this returns, unless the time was over before, or a thread that blocks still holds them.
+    /// closed when this returns, unless the time was over before, or a thread that blocks still holds them. So are the closures
+    /// that the [builder](Builder::inside) was given dropped, unless this is called inside of one.
     ///
     /// Called in one of the runtime's own tasks, it waits for the others, and until the other threads run nothing any more;
     /// their thread-locals may be dropped later.
@@ -255,6 +256,7 @@ pub struct Builder {
     port: socknotify::Builder,
     places: Option<usize>,
     crew: Crew,
+    calls: Calls,
 }
 
 /// One place for each processor, and up to 512 threads, which end after ten seconds without a task.
@@ -268,10 +270,8 @@ impl Default for Builder {
                 stack_size: 0,
                 threads: 512,
                 idle: Duration::from_secs(10),
-                inside: None,
-                on_limit: None,
-                on_slow: None,
             },
+            calls: Calls::default(),
         }
     }
 }
@@ -322,7 +322,15 @@ impl Builder {
     /// is given, once. If it panics before, the thread runs outside of it, and `block_on` panics, too.
     ///
     /// So what asks for the context of another runtime runs here: with tokio's, `tokio::spawn`, `tokio::time`, reqwest and
-    /// all else of it. A runtime of one thread is enough for its timers and sockets; what it wakes runs here.
+    /// all else of it. A runtime of one thread is enough for its timers and sockets; what it wakes runs here. Give the closure
+    /// a handle of it, as below: so you say when the other runtime ends.
+    ///
+    /// This closure, and those of [`on_limit`](Self::on_limit) and [`on_slow`](Self::on_slow), are dropped on a thread of the
+    /// runtime's own when all the others have ended, and before [`shutdown`](Runtime::shutdown) returns true. Their drops may
+    /// block, and [`shutdown`](Runtime::shutdown) waits for that. Where it does not wait for all threads, as its time is over
+    /// or it is called in a task, and after a [`Runtime`] was only dropped, they live until the last thread has ended: for
+    /// ever, if one blocks for ever. This one also lives until each [`block_on`](Handle::block_on) has returned that is inside
+    /// of it; later ones run outside. What a clone of the builder keeps is yours to drop.
     ///
     /// # Examples
     ///
@@ -331,23 +339,27 @@ impl Builder {
     ///     .worker_threads(1)
     ///     .enable_all()
     ///     .build()?;
+    /// let context = tokio.handle().clone();
     /// let runtime = socknotify_async::Runtime::builder()
     ///     .inside(move |run| {
-    ///         let _entered = tokio.enter();
+    ///         let _entered = context.enter();
     ///         run();
     ///     })
     ///     .build()?;
+    /// // …
+    /// runtime.shutdown(Duration::from_secs(5));
+    /// drop(tokio);
     /// ```
     pub fn inside(mut self, scope: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> Self {
-        self.crew.inside = Some(Arc::new(scope));
+        self.calls.inside = Some(Arc::new(scope));
         self
     }
 
     /// Calls this with true when all [threads](Self::threads) are at work, so that tasks may wait, and with false when one of them
-    /// waits again. It should return soon.
+    /// waits again. It should return soon. When it is dropped: see [`inside`](Self::inside).
     pub fn on_limit(mut self, call: impl Fn(bool) + Send + Sync + 'static) -> Self {
         let call = move |is_at_limit| context::without_role(|| call(is_at_limit));
-        self.crew.on_limit = Some(Arc::new(call));
+        self.calls.on_limit = Some(Arc::new(call));
         self
     }
 
@@ -355,6 +367,7 @@ impl Builder {
     /// where it was spawned, and in which system call it is. What runs in [`unblock`] does not count.
     ///
     /// A further thread does that, which looks four times in this time, each 1 to 250 ms. Each poll of a task takes some nanoseconds more.
+    /// When the closure is dropped: see [`inside`](Self::inside).
     ///
     /// # Examples
     ///
@@ -377,7 +390,7 @@ impl Builder {
         after: Duration,
         call: impl Fn(&SlowTask) + Send + Sync + 'static,
     ) -> Self {
-        self.crew.on_slow = Some((after, Arc::new(call)));
+        self.calls.on_slow = Some((after, Arc::new(call)));
         self
     }
 
@@ -401,7 +414,7 @@ impl Builder {
             Some(places) => self.port.concurrency(places),
             None => self.port,
         };
-        let shared = Shared::start(port.build()?, self.crew)?;
+        let shared = Shared::start(port.build()?, self.crew, self.calls)?;
         Ok(Runtime {
             handle: Handle(shared),
         })

@@ -49,9 +49,28 @@ pub(crate) struct Crew {
     pub(crate) threads: usize,
     /// How long a thread waits for a task before it ends, while another one waits, too.
     pub(crate) idle: Duration,
+}
+
+/// What the builder was given to call. It may own anything, whose drop may block or panic: so the thread that ends the runtime
+/// drops it, and it is not in [`Shared`], whose last reference may be anywhere, in a waker for instance.
+#[derive(Clone, Default)]
+pub(crate) struct Calls {
     pub(crate) inside: Option<Arc<Scope>>,
     pub(crate) on_limit: Option<Arc<interface::OnLimit>>,
+    /// The thread that calls this has it.
     pub(crate) on_slow: Option<(Duration, Arc<OnSlow>)>,
+}
+
+impl Calls {
+    /// What tells the calls of `on_limit`, while there is one.
+    fn on_limit(calls: &Arc<Mutex<Self>>) -> Option<Arc<interface::OnLimit>> {
+        lock(calls).on_limit.as_ref()?;
+        let calls = Arc::clone(calls);
+        Some(Arc::new(move |is_at_limit| {
+            let call = lock(&calls).on_limit.clone();
+            call.into_iter().for_each(|call| call(is_at_limit));
+        }))
+    }
 }
 
 impl Crew {
@@ -80,6 +99,9 @@ pub(crate) struct Shared {
     soon: AtomicU64,
     crew: Crew,
     count: interface::Crew,
+    calls: Arc<Mutex<Calls>>,
+    /// How many threads are inside of what the builder was given.
+    are_inside: AtomicUsize,
     pub(crate) slow: Option<Slow>,
     /// Those that have not been joined.
     started: Mutex<Vec<JoinHandle<()>>>,
@@ -96,10 +118,16 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Make a runtime, and start its first threads.
-    pub(crate) fn start(port: CompletionPort, crew: Crew) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        port: CompletionPort,
+        crew: Crew,
+        mut calls: Calls,
+    ) -> io::Result<Arc<Self>> {
         static RUNTIMES: AtomicUsize = AtomicUsize::new(0);
         // A port without a limit has more places than there are processors.
         let places = port.concurrency().min(default_concurrency());
+        let on_slow = calls.on_slow.take();
+        let calls = Arc::new(Mutex::new(calls));
         let shared = Arc::new(Shared {
             id: RUNTIMES.fetch_add(1, Ordering::Relaxed),
             port: RwLock::new(Some(Arc::new(port))),
@@ -110,8 +138,10 @@ impl Shared {
             queue: Queue::new(places),
             has_left: AtomicBool::new(false),
             soon: AtomicU64::new(SOON),
-            count: interface::Crew::new(crew.threads, places, crew.on_limit.clone()),
-            slow: crew.on_slow.clone().map(Slow::new),
+            count: interface::Crew::new(crew.threads, places, Calls::on_limit(&calls)),
+            calls,
+            are_inside: AtomicUsize::new(0),
+            slow: on_slow.as_ref().map(|(after, _)| Slow::new(*after)),
             started: Mutex::default(),
             is_closed: AtomicBool::new(false),
             remain: AtomicUsize::new(0),
@@ -123,13 +153,16 @@ impl Shared {
         for _ in 0..places.min(shared.crew.threads) {
             if let Err(error) = shared.start_thread() {
                 if shared.threads() == 0 {
+                    drop(shared.take_calls());
                     return Err(error);
                 }
             }
         }
-        if let Err(error) = shared.start_watch() {
-            shared.close();
-            return Err(error);
+        if let Some((_, call)) = on_slow {
+            if let Err(error) = shared.start_watch(call) {
+                shared.close();
+                return Err(error);
+            }
         }
         let weak = Arc::downgrade(&shared);
         // What is behind a task that blocks goes to another thread at once.
@@ -171,11 +204,26 @@ impl Shared {
 
     /// Run this where the runtime's threads are inside of.
     pub(crate) fn inside<R>(&self, run: impl FnOnce() -> R) -> R {
-        let Some(inside) = self.crew.inside.as_ref().filter(|_| !self.is_own_thread()) else {
+        /// Also after a panic.
+        struct Leaves<'a>(&'a Shared);
+        impl Drop for Leaves<'_> {
+            fn drop(&mut self) {
+                self.0.are_inside.fetch_sub(1, Ordering::SeqCst);
+                self.0.on_ended();
+            }
+        }
+        let calls = lock(&self.calls);
+        let Some(scope) = calls.inside.clone().filter(|_| !self.is_own_thread()) else {
+            drop(calls);
             return run();
         };
+        self.are_inside.fetch_add(1, Ordering::SeqCst);
+        drop(calls);
+        let _leaves = Leaves(self);
+        // It is dropped before this has left.
+        let scope = scope;
         let (mut run, mut result) = (Some(run), None);
-        inside(&mut || {
+        scope(&mut || {
             if let Some(run) = run.take() {
                 result = Some(run());
             }
@@ -264,17 +312,15 @@ impl Shared {
         }
     }
 
-    /// Start the thread that tells of slow tasks, if it is wanted.
-    fn start_watch(self: &Arc<Self>) -> io::Result<()> {
-        let (Some(_), Some(port)) = (&self.slow, self.port()) else {
-            return Ok(());
-        };
+    /// Start the thread that tells of slow tasks.
+    fn start_watch(self: &Arc<Self>, call: Arc<OnSlow>) -> io::Result<()> {
         let shared = Arc::clone(self);
-        let run = move || {
-            if let Some(slow) = &shared.slow {
-                slow.watch(&port, || shared.is_closed());
+        let watch = move || {
+            if let (Some(slow), Some(port)) = (&shared.slow, shared.port()) {
+                slow.watch(&port, &*call, || shared.is_closed());
             }
         };
+        let run = || contain(watch);
         let thread = self.crew.start(run)?;
         lock(&self.started).push(thread);
         Ok(())
@@ -525,11 +571,11 @@ impl Shared {
         }
         // What is dropped, or woken, may block. The runtime's threads may all do so by now.
         let shared = Arc::clone(self);
-        if self
-            .crew
-            .start(move || shared.inside_or_outside(|| shared.end()))
-            .is_err()
-        {
+        let end = move || {
+            shared.inside_or_outside(|| shared.end());
+            shared.say_ended();
+        };
+        if self.crew.start(end).is_err() {
             self.cancel();
             self.has_ended.store(true, Ordering::SeqCst);
         }
@@ -553,6 +599,26 @@ impl Shared {
         drop(port);
         // What the system has begun ends first.
         last.into_iter().for_each(|it| drop(it.end_operations()));
+    }
+
+    fn take_calls(&self) -> Calls {
+        std::mem::take(&mut *lock(&self.calls))
+    }
+
+    /// All that were started have ended, but for this one. What the builder was given goes before anyone hears of it, unless
+    /// somebody in `block_on` is still inside.
+    fn say_ended(&self) {
+        let Calls {
+            inside, on_limit, ..
+        } = self.take_calls();
+        contain(|| drop(on_limit));
+        let is_left = || self.are_inside.load(Ordering::SeqCst) == 0;
+        if inside.is_some() && !is_left() {
+            self.has_ended.store(true, Ordering::SeqCst);
+            self.on_ended();
+            self.wait_until(Duration::MAX, is_left);
+        }
+        contain(|| drop(inside));
         self.has_ended.store(true, Ordering::SeqCst);
         self.on_ended();
     }
@@ -638,6 +704,14 @@ impl Shared {
 
     pub(crate) fn threads(&self) -> usize {
         self.count.threads()
+    }
+}
+
+impl Drop for Shared {
+    /// In a forked child, or if the system has started no thread that ends the runtime, they are left, and nobody can drop them:
+    /// this thread may be anyone's.
+    fn drop(&mut self) {
+        std::mem::forget(self.take_calls());
     }
 }
 

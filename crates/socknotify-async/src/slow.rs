@@ -33,15 +33,13 @@ thread_local! {
 /// What the threads of a runtime poll, if it is to tell of slow tasks.
 pub(crate) struct Slow {
     after: Duration,
-    call: Arc<OnSlow>,
     threads: Mutex<HashMap<ThreadId, Polled>>,
 }
 
 impl Slow {
-    pub(crate) fn new((after, call): (Duration, Arc<OnSlow>)) -> Self {
+    pub(crate) fn new(after: Duration) -> Self {
         Slow {
             after,
-            call,
             threads: Mutex::default(),
         }
     }
@@ -63,13 +61,13 @@ impl Slow {
     }
 
     /// Tell of slow tasks, as long as the runtime is not closed. Then this thread is to be unparked.
-    pub(crate) fn watch(&self, port: &CompletionPort, is_closed: impl Fn() -> bool) {
+    pub(crate) fn watch(&self, port: &CompletionPort, call: &OnSlow, is_closed: impl Fn() -> bool) {
         let mut watch = SlowWatch::new(self.after);
         while !is_closed() {
             watch.look(port, |thread, _| {
                 let polled = lock(&self.threads).get(&thread.thread).cloned();
                 let spawned_at = polled.and_then(|polled| *lock(&polled));
-                (self.call)(&SlowTask { spawned_at, thread });
+                call(&SlowTask { spawned_at, thread });
             });
         }
     }

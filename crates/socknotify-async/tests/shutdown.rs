@@ -468,3 +468,103 @@ fn a_socket_that_is_made_as_a_runtime_shuts_down_keeps_nobody_waiting() {
     });
     outcome.expect_err("it has shut down");
 }
+
+/// Says on which thread it is dropped.
+struct TellsThread(mpsc::Sender<thread::ThreadId>);
+
+impl Drop for TellsThread {
+    fn drop(&mut self) {
+        let _ = self.0.send(thread::current().id());
+    }
+}
+
+/// A runtime whose closures own what tells where it is dropped, three in all.
+fn whose_closures_tell() -> io::Result<(Runtime, mpsc::Receiver<thread::ThreadId>)> {
+    let (sender, dropped) = mpsc::channel();
+    let [inside, on_limit, on_slow] = [(); 3].map(|()| TellsThread(sender.clone()));
+    let builder = Runtime::builder()
+        .places(1)
+        .inside(move |run| {
+            let _owned = &inside;
+            run();
+        })
+        .on_limit(move |_| {
+            let _owned = &on_limit;
+        })
+        .on_slow(PATIENCE, move |_| {
+            let _owned = &on_slow;
+        });
+    Ok((builder.build()?, dropped))
+}
+
+/// Waits for the drops of all three.
+fn until_dropped(dropped: &mpsc::Receiver<thread::ThreadId>) -> Vec<thread::ThreadId> {
+    let threads = [(); 3].map(|()| dropped.recv_timeout(PATIENCE).expect("it is dropped"));
+    threads.into()
+}
+
+#[test]
+fn what_the_builder_was_given_is_dropped_before_shutdown_returns() -> io::Result<()> {
+    let (runtime, dropped) = whose_closures_tell()?;
+    let handle = runtime.handle().clone();
+    let kept = handle.block_on(async { (sleep(PATIENCE), spawn(async {})) });
+    assert!(runtime.shutdown(PATIENCE));
+    assert_eq!(dropped.try_iter().count(), 3);
+    drop((handle, kept));
+    Ok(())
+}
+
+/// What is dropped may block: so no thread of anyone else's does it.
+#[test]
+fn what_the_builder_was_given_is_dropped_on_a_thread_of_the_runtime_s() -> io::Result<()> {
+    for _ in 0..20 {
+        let (runtime, dropped) = whose_closures_tell()?;
+        let (slot, handle) = (Slot::default(), runtime.handle().clone());
+        drop(runtime.spawn(waiting(Arc::clone(&slot), || {})));
+        until_it_waits(&slot);
+        drop(runtime);
+        until_it_has_ended(&handle);
+        // The last that there is of the runtime's, most often.
+        drop((handle, slot));
+        assert!(!until_dropped(&dropped).contains(&thread::current().id()));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_threads_are_inside_of_lives_until_the_last_one_has_left_it() -> io::Result<()> {
+    let (runtime, dropped) = whose_closures_tell()?;
+    let handle = runtime.handle().clone();
+    let (begin, begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    drop(runtime.spawn(async move {
+        begin.send(()).expect("it is awaited");
+        let _ = ended.recv();
+    }));
+    begun.recv().expect("it begins");
+    assert!(!runtime.shutdown(Duration::from_millis(20)));
+    // That of `on_slow` has no thread by then.
+    let before = dropped.try_iter().count();
+    assert!(before <= 1, "{before}");
+    drop(end);
+    for _ in before..3 {
+        dropped.recv_timeout(PATIENCE).expect("it is dropped");
+    }
+    drop(handle);
+    Ok(())
+}
+
+#[test]
+fn who_is_in_block_on_keeps_what_it_is_inside_of_and_no_shutdown() -> io::Result<()> {
+    let (runtime, dropped) = whose_closures_tell()?;
+    let handle = runtime.handle().clone();
+    handle.block_on(async {
+        assert!(runtime.shutdown(PATIENCE));
+        assert_eq!(dropped.try_iter().count(), 2);
+    });
+    let last = dropped.recv_timeout(PATIENCE).expect("it is dropped");
+    assert_ne!(last, thread::current().id());
+    // There is nothing to be inside of any more.
+    handle.block_on(async {});
+    Ok(())
+}

@@ -18,8 +18,9 @@ pub fn run_with_tokio<T>(future: impl Future<Output = io::Result<T>>) -> io::Res
         .worker_threads(1)
         .enable_all()
         .build()?;
+    let context = tokio.handle().clone();
     let runtime = Runtime::builder().inside(move |run| {
-        let _entered = tokio.enter();
+        let _entered = context.enter();
         run();
     });
     runtime
