@@ -13,8 +13,10 @@ pub(crate) enum Doing {
     Looking,
     /// It polls a task.
     Polling,
-    /// It is about to block in a task, and has said so.
-    Blocking,
+    /// It drops a task that has not ended.
+    Dropping,
+    /// It runs code of anyone's in no task: wakers, and what is dropped of a task that has ended.
+    Calling,
 }
 
 /// One of a runtime's threads.
@@ -24,6 +26,20 @@ pub(crate) struct Role {
     /// The list that it prefers.
     pub(crate) list: usize,
     pub(crate) doing: Doing,
+    /// It is about to block in what it does, and has said so.
+    pub(crate) blocks: bool,
+}
+
+impl Role {
+    /// A thread of this runtime, between tasks.
+    pub(crate) fn looking(runtime: usize, list: usize) -> Self {
+        Role {
+            runtime,
+            list,
+            doing: Doing::Looking,
+            blocks: false,
+        }
+    }
 }
 
 /// How many operations a poll may do before it lets others go on.
@@ -95,26 +111,41 @@ impl Drop for Entered {
 /// What this thread is to this runtime.
 #[inline]
 pub(crate) fn role(runtime: usize) -> Option<Role> {
-    let role = ROLE.try_with(Cell::get).ok().flatten();
-    role.filter(|role| role.runtime == runtime)
+    any_role().filter(|role| role.runtime == runtime)
 }
 
-/// Returns what it was before.
+/// What this thread is to whichever runtime it belongs to.
 #[inline]
-pub(crate) fn set_role(role: Option<Role>) -> Option<Role> {
-    ROLE.try_with(|it| it.replace(role)).ok().flatten()
+pub(crate) fn any_role() -> Option<Role> {
+    ROLE.try_with(Cell::get).ok().flatten()
 }
 
-/// Run the caller's code where nobody looks for tasks after it: those that it wakes are called for.
-pub(crate) fn without_role<R>(work: impl FnOnce() -> R) -> R {
+#[inline]
+pub(crate) fn set_role(role: Option<Role>) {
+    let _ = ROLE.try_with(|it| it.set(role));
+}
+
+/// Run this in another role.
+pub(crate) fn in_role<R>(role: Option<Role>, run: impl FnOnce() -> R) -> R {
+    /// Also after a panic.
     struct Restores(Option<Role>);
     impl Drop for Restores {
         fn drop(&mut self) {
             set_role(self.0);
         }
     }
-    let _restores = Restores(set_role(None));
-    work()
+    let _restores = Restores(any_role());
+    set_role(role);
+    run()
+}
+
+/// The future is gone of the task that this thread polls or drops: what else is dropped, or woken, is in no task.
+#[inline]
+pub(crate) fn leave_task(runtime: usize) {
+    if let Some(role) = role(runtime) {
+        let doing = Doing::Calling;
+        set_role(Some(Role { doing, ..role }));
+    }
 }
 
 /// A task is polled next, or the future of `block_on`, which has this waker. Neither panics as it is woken.

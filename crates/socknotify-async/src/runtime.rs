@@ -358,7 +358,8 @@ impl Builder {
     /// Calls this with true when all [threads](Self::threads) are at work, so that tasks may wait, and with false when one of them
     /// waits again. It should return soon. When it is dropped: see [`inside`](Self::inside).
     pub fn on_limit(mut self, call: impl Fn(bool) + Send + Sync + 'static) -> Self {
-        let call = move |is_at_limit| context::without_role(|| call(is_at_limit));
+        // Nobody looks for tasks after it: those that it wakes are called for.
+        let call = move |is_at_limit| context::in_role(None, || call(is_at_limit));
         self.calls.on_limit = Some(Arc::new(call));
         self
     }

@@ -85,7 +85,7 @@ impl Crew {
 
 pub(crate) struct Shared {
     /// Different for each.
-    id: usize,
+    pub(crate) id: usize,
     /// `None` when everything has ended.
     port: RwLock<Option<Arc<CompletionPort>>>,
     pub(crate) sources: Sources,
@@ -257,11 +257,10 @@ impl Shared {
     /// Have a task run. `has_run`: it was woken while this thread has polled it, which is over.
     pub(crate) fn schedule(self: &Arc<Self>, runnable: Runnable, has_run: bool) {
         self.queue.put(self.list(), runnable);
-        match context::role(self.id).map(|role| role.doing) {
-            Some(Doing::Looking) => {}
-            Some(Doing::Polling) if has_run => {}
-            Some(Doing::Polling) => self.call(Call::Soon),
-            Some(Doing::Blocking) | None => self.call(Call::Now),
+        match context::role(self.id).filter(|role| !role.blocks) {
+            None => self.call(Call::Now),
+            Some(role) if has_run || role.doing == Doing::Looking => {}
+            Some(_) => self.call(Call::Soon),
         }
     }
 
@@ -290,26 +289,24 @@ impl Shared {
 
     /// Run what blocks, while other threads go on with what this one has left.
     pub(crate) fn block<R>(&self, work: impl FnOnce() -> R) -> R {
-        /// Also after a panic.
-        struct Restore(Option<Role>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                context::set_role(self.0);
-            }
-        }
-        let Some(role) = context::role(self.id).filter(|it| it.doing == Doing::Polling) else {
+        let role = context::any_role().filter(|it| it.doing != Doing::Looking && !it.blocks);
+        let Some(role) = role else {
             return work();
         };
-        let _restore = Restore(Some(role));
-        let doing = Doing::Blocking;
-        context::set_role(Some(Role { doing, ..role }));
-        if !self.queue.is_empty() {
-            self.call(Call::Now);
-        }
-        match self.port() {
-            Some(port) => port.blocking(work),
-            None => work(),
-        }
+        let blocks = true;
+        context::in_role(Some(Role { blocks, ..role }), || {
+            // Another runtime's thread is seen to block.
+            if role.runtime != self.id {
+                return work();
+            }
+            if !self.queue.is_empty() {
+                self.call(Call::Now);
+            }
+            match self.port() {
+                Some(port) => port.blocking(work),
+                None => work(),
+            }
+        })
     }
 
     /// Start the thread that tells of slow tasks.
@@ -410,11 +407,7 @@ impl Shared {
         let idle = Some(shared.crew.idle);
         let mut timeout = idle;
         let mut turn = 0;
-        let looking = Role {
-            runtime: shared.id,
-            list,
-            doing: Doing::Looking,
-        };
+        let looking = Role::looking(shared.id, list);
         context::set_role(Some(looking));
         loop {
             match port.dequeue(&mut entries, shared.count.timeout(timeout)) {
@@ -490,11 +483,11 @@ impl Shared {
         if !self.queue.is_empty() {
             self.call(Call::Soon);
         }
-        self.as_polling(looking, || wakers.into_iter().for_each(wake));
+        let wake_all = || wakers.into_iter().for_each(wake);
+        self.as_one_that(Doing::Calling, looking, wake_all);
     }
 
-    fn as_polling(&self, looking: Role, run: impl FnOnce()) {
-        let doing = Doing::Polling;
+    fn as_one_that(&self, doing: Doing, looking: Role, run: impl FnOnce()) {
         context::set_role(Some(Role { doing, ..looking }));
         run();
         context::set_role(Some(looking));
@@ -522,7 +515,7 @@ impl Shared {
                     false => Call::Soon,
                 });
             }
-            self.as_polling(looking, || {
+            self.as_one_that(Doing::Polling, looking, || {
                 runnable.run();
             });
             if self.is_closed() {
@@ -553,7 +546,7 @@ impl Shared {
 
     /// Whether this thread polls one of the runtime's tasks, and no other future inside of it.
     pub(crate) fn is_polling(&self) -> bool {
-        context::role(self.id).is_some_and(|role| role.doing == Doing::Polling)
+        context::role(self.id).is_some_and(|role| role.doing == Doing::Polling && !role.blocks)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -627,15 +620,12 @@ impl Shared {
     fn cancel(self: &Arc<Self>) {
         // As they are dropped, they may look for it.
         let _entered = context::enter(self);
-        let looking = Role {
-            runtime: self.id,
-            list: self.list().unwrap_or(0),
-            doing: Doing::Looking,
-        };
-        let before = context::set_role(Some(looking));
+        let before = context::any_role();
+        let looking = Role::looking(self.id, self.list().unwrap_or(0));
+        context::set_role(Some(looking));
         self.tasks.wake();
         self.call(Call::Now);
-        self.as_polling(looking, || {
+        self.as_one_that(Doing::Calling, looking, || {
             self.sources.close();
             self.files.close();
             self.timers.take_all().into_iter().for_each(Waiter::wake);
@@ -652,7 +642,7 @@ impl Shared {
                 self.call(Call::Soon);
             }
             // What a task wakes as it is dropped only goes to the queue: so it takes no stack, and is under no lock of its.
-            self.as_polling(looking, || drop(runnable));
+            self.as_one_that(Doing::Dropping, looking, || drop(runnable));
         }
     }
 
@@ -683,10 +673,11 @@ impl Shared {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// How many tasks this thread polls, outside of which nothing is waited for.
+    /// How many tasks this thread polls or drops, outside of which nothing is waited for.
     fn own_tasks(&self) -> usize {
         let role = context::role(self.id);
-        usize::from(role.is_some_and(|role| role.doing != Doing::Looking))
+        let is_in_task = |role: Role| matches!(role.doing, Doing::Polling | Doing::Dropping);
+        usize::from(role.is_some_and(is_in_task))
     }
 
     /// Wait until no task is left, but for the one that waits, up to this time.

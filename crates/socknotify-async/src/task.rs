@@ -250,8 +250,9 @@ pin_project! {
 
     impl<F> PinnedDrop for Listed<F> {
         fn drop(this: Pin<&mut Self>) {
-            let mut future = this.project().future;
-            contain(|| future.set(None));
+            let mut this = this.project();
+            contain(|| this.future.set(None));
+            context::leave_task(this.entry.0.shared.id);
         }
     }
 }
@@ -408,7 +409,8 @@ where
     shared.tasks.with(abort.place, |task| task.waker = waker);
     if shared.is_closed() {
         let _entered = context::enter(shared);
-        drop(runnable);
+        // This thread may be in another task.
+        context::in_role(context::any_role(), || drop(runnable));
     } else {
         runnable.schedule();
     }

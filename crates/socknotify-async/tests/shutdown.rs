@@ -9,11 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use socknotify_async::{Async, Runtime, sleep, spawn};
+use socknotify_async::{Async, Handle, Runtime, sleep, spawn};
 
 use support::until_it_has_ended;
 
@@ -567,4 +567,91 @@ fn who_is_in_block_on_keeps_what_it_is_inside_of_and_no_shutdown() -> io::Result
     // There is nothing to be inside of any more.
     handle.block_on(async {});
     Ok(())
+}
+
+/// Calls this when it is woken, and never again.
+struct Calls<F: FnOnce()>(Mutex<Option<F>>);
+
+impl<F: FnOnce() + Send + 'static> Calls<F> {
+    fn waker(call: F) -> Waker {
+        Waker::from(Arc::new(Calls(Mutex::new(Some(call)))))
+    }
+}
+
+impl<F: FnOnce() + Send> Wake for Calls<F> {
+    fn wake(self: Arc<Self>) {
+        let call = self.0.lock().unwrap().take();
+        call.into_iter().for_each(|call| call());
+    }
+}
+
+/// A task ends by itself while `ends` has one of the runtime's threads shut it down, which is to wait for that.
+fn shut_down_by(ends: impl FnOnce(&Handle, Box<dyn FnOnce() + Send>)) -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let handle = runtime.handle().clone();
+    let task = runtime.spawn(async { sleep(Duration::from_millis(100)).await });
+    let (sender, outcome) = mpsc::channel();
+    let shut_down = move || {
+        let _ = sender.send(runtime.shutdown(PATIENCE * 10));
+    };
+    ends(&handle, Box::new(shut_down));
+    assert_eq!(outcome.recv_timeout(PATIENCE), Ok(true));
+    handle.block_on(task)?;
+    Ok(())
+}
+
+/// Calls this once, when it is dropped.
+fn on_drop(call: impl FnOnce() + Send) -> OnDrop<impl FnMut() + Send> {
+    let mut call = Some(call);
+    OnDrop(move || call.take().into_iter().for_each(|call| call()))
+}
+
+#[test]
+fn a_foreign_waker_that_shuts_a_runtime_down_waits_for_all_others() -> io::Result<()> {
+    let mut kept = Vec::new();
+    shut_down_by(|handle, shut_down| {
+        let waker = Calls::waker(shut_down);
+        let _entered = handle.enter();
+        let mut sleep = Box::pin(sleep(Duration::from_millis(5)));
+        let poll = sleep.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(poll.is_pending());
+        kept.push(sleep);
+    })
+}
+
+#[test]
+fn what_runs_after_a_task_has_ended_waits_for_all_others() -> io::Result<()> {
+    // The waker of who waits for it.
+    shut_down_by(|handle, shut_down| {
+        let (end, ended) = mpsc::channel::<()>();
+        let mut task = handle.spawn(async move { ended.recv() });
+        let waker = Calls::waker(shut_down);
+        let poll = Pin::new(&mut task).poll(&mut Context::from_waker(&waker));
+        assert!(poll.is_pending());
+        drop(end);
+    })?;
+    // Its result, which nobody takes.
+    shut_down_by(|handle, shut_down| {
+        let result = on_drop(shut_down);
+        drop(handle.spawn(async move { result }));
+    })
+}
+
+#[test]
+fn a_task_that_is_dropped_shuts_its_runtime_down_and_waits_for_all_others() -> io::Result<()> {
+    // Aborted.
+    shut_down_by(|handle, shut_down| {
+        let (slot, mut on_drop) = (Slot::default(), Some(on_drop(shut_down)));
+        let task = handle.spawn(waiting(Arc::clone(&slot), move || drop(on_drop.take())));
+        until_it_waits(&slot);
+        task.abort();
+    })?;
+    // Ready.
+    shut_down_by(|handle, shut_down| {
+        let on_drop = on_drop(shut_down);
+        drop(handle.spawn(poll_fn(move |_| {
+            let _owned = &on_drop;
+            Poll::Ready(())
+        })));
+    })
 }
