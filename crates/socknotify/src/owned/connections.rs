@@ -341,7 +341,9 @@ impl<T> Connections<T> {
     }
 
     fn end_if_drained(&self) {
-        if self.is_draining() && self.count() == 0 && self.work.load(Ordering::SeqCst) == 0 {
+        // What waits in a listener's backlog counts.
+        let is_over = || self.count() == 0 && self.work.load(Ordering::SeqCst) == 0;
+        if self.is_draining() && lock(&self.listeners).is_empty() && is_over() {
             drop_all(self.end(false));
         }
     }
@@ -611,8 +613,9 @@ impl<T> Connections<T> {
         };
         let socket = place.socket;
         drop(place);
-        lock(&self.listeners).retain(|&other| other != token);
         self.forget(token, socket, false);
+        lock(&self.listeners).retain(|&other| other != token);
+        self.end_if_drained();
     }
 
     /// Close the port when the last connection has ended and all work is done, and accept no connection more.

@@ -12,7 +12,7 @@ use super::{Held, Id, Port, Source};
 impl<T, M> Port<T, M> {
     /// Shuts the port down gracefully, within this time.
     ///
-    /// Listeners are closed. Each connection is reported once as [`Event::Draining`](super::Event::Draining): at once
+    /// Listeners are closed, once what waits in their backlogs is [accepted](Self::listen). Each connection is reported once as [`Event::Draining`](super::Event::Draining): at once
     /// if it is armed, otherwise when it is armed next. Answer what it has received, and arm it again if something is left
     /// to do; otherwise let it [linger](super::Worker::linger), or drop it if its peer was sent nothing. When the last connection is closed and all work is done, or the time is over, the port closes, and
     /// [`process`](super::Worker::process) returns an error to all threads.

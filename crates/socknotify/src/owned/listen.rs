@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::connections::{Connections, NEVER, Place, Room, Wish};
-use super::listener::{Listener, Round};
+use super::listener::{Listener, Round, is_none};
 use super::packet::Packet;
 use super::record::Reasons;
 use super::source::raw;
@@ -25,7 +25,10 @@ impl<T: Source, M> Port<T, M> {
     /// in its backlog. [`Event::NotAccepting`](super::Event::NotAccepting) reports it once, and
     /// [`Event::Accepting`](super::Event::Accepting) that it is over. A connection that fails before it is accepted is skipped.
     ///
-    /// To close the listener, [cancel](Self::cancel) it. `make` is called by a thread in
+    /// To close the listener, [cancel](Self::cancel) it. What waits in its backlog then is accepted before, and what the system has
+    /// accepted in advance: up to 65,536 connections, whatever the [limit](Listening::at_most), for clients may connect as fast as
+    /// that. So it is when the port [drains](Self::drain), but not when it is closed. If the system is out of descriptors, the
+    /// rest is reset, and [`Event::NotAccepting`](super::Event::NotAccepting) says so. `make` is called by a thread in
     /// [`process`](super::Worker::process). If it panics, that connection is closed, and the listener stays.
     ///
     /// # Errors
@@ -112,16 +115,23 @@ impl<T: Source, M> Port<T, M> {
 }
 
 impl<T> Connections<T> {
-    /// Accept waiting connections, up to a number. Each is passed on with its share of the limit on
-    /// connections.
+    /// Accept waiting connections, up to a number, which this counts down. Each is passed on with its share of the limit on
+    /// connections, if that counts.
     pub(super) fn accept_from(
         &self,
         listener: &Listener<T>,
+        most: &mut usize,
+        has_limit: bool,
         mut each: impl FnMut(Room<'_, T>, T),
     ) -> Round {
         let mut round = listener.idle();
-        for _ in 0..listener.listening.batch {
-            let Some(room) = self.reserve(listener) else {
+        while *most > 0 {
+            *most -= 1;
+            let room = match has_limit {
+                true => self.reserve(listener),
+                false => Some(self.connection_began()),
+            };
+            let Some(room) = room else {
                 // It is woken when a connection ends.
                 round.filter = EventFilter::NONE;
                 break;
@@ -131,7 +141,7 @@ impl<T> Connections<T> {
                     round.accepts = true;
                     each(room, connection);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(error) if is_none(&error) => {
                     round.is_drained = true;
                     round.accepts |= listener.is_watched();
                     break;

@@ -187,6 +187,9 @@ trait Accept<T>: Send + Sync {
 
     /// The system's accepts in advance, if it supports them.
     fn pending_accepts(&self) -> Option<&PendingAccepts>;
+
+    /// Have the system accept no more in advance. What it has accepted comes before what waits in the backlog.
+    fn end(&self);
 }
 
 struct With<L, F> {
@@ -194,6 +197,8 @@ struct With<L, F> {
     pending: OnceLock<PendingAccepts>,
     listener: L,
     make: F,
+    /// Nothing is accepted in advance any more.
+    has_ended: AtomicBool,
 }
 
 impl<T, L: Listen, F> Accept<T> for With<L, F>
@@ -202,7 +207,12 @@ where
 {
     fn accept(&self, blocking: Option<Duration>) -> io::Result<T> {
         let (stream, address) = match (L::ACCEPTED, self.pending.get()) {
-            (Some(accepted), Some(pending)) => accepted(pending.take()?)?,
+            (Some(accepted), Some(pending)) => match pending.take() {
+                Err(error) if is_none(&error) && self.has_ended.load(Ordering::SeqCst) => {
+                    self.listener.accept_next()?
+                }
+                taken => accepted(taken?)?,
+            },
             _ => self.listener.accept_next()?,
         };
         if let Some(most) = blocking {
@@ -231,6 +241,18 @@ where
     fn pending_accepts(&self) -> Option<&PendingAccepts> {
         self.pending.get()
     }
+
+    fn end(&self) {
+        if let Some(pending) = self.pending.get() {
+            pending.end();
+            self.has_ended.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Whether this error of accepting says that no connection waits.
+pub(super) fn is_none(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// A listener of a port.
@@ -281,6 +303,7 @@ impl<T> Listener<T> {
                 pending,
                 listener,
                 make,
+                has_ended: AtomicBool::new(false),
             }),
             has_stopped: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
@@ -383,6 +406,11 @@ impl<T> Listener<T> {
             accepts: false,
             error: None,
         }
+    }
+
+    /// It is about to be closed: what is accepted after this has come before.
+    pub(super) fn end(&self) {
+        self.accepts.end();
     }
 
     /// After a batch, have the system accept in advance again. If that fails, the listener pauses.

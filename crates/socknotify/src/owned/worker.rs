@@ -86,6 +86,9 @@ pub struct Worker<T: Source, M = ()> {
     handled: usize,
 }
 
+/// How many connections are accepted at most before a listener is closed: more than a backlog has room for.
+const LAST_BATCH: usize = 1 << 16;
+
 /// The maximum room: more than a thread handles before others should see what is ready.
 const MOST: usize = 4096;
 
@@ -521,6 +524,7 @@ impl<T: Source, M> Worker<T, M> {
         };
         let is_draining = connections.is_draining();
         if !is_completion(entry) && (is_draining || reasons.intersects(ENDS)) {
+            self.accept_last(id, &listener);
             drop(listener);
             return self.close_listener(entry.completion_key);
         }
@@ -532,29 +536,46 @@ impl<T: Source, M> Worker<T, M> {
         drop_all([listener]);
     }
 
+    /// A listener is about to be closed: accept what has come.
+    fn accept_last(&mut self, id: Id, listener: &Listener<T>) {
+        listener.end();
+        let mut most = LAST_BATCH;
+        let round = loop {
+            let accept = || self.accept_batch(listener, &mut most, false);
+            match catch_unwind(AssertUnwindSafe(accept)) {
+                Ok(round) => break round,
+                Err(panic) => self.notify(Notice::Panicked(Some(id), panic)),
+            }
+        };
+        if let Some(error) = round.error {
+            self.notify(Notice::NotAccepting(id, error));
+        }
+    }
+
     /// Accept a batch, and arm or report each connection. This runs the caller's code.
-    fn accept_batch(&mut self, listener: &Listener<T>) -> Round {
+    fn accept_batch(&mut self, listener: &Listener<T>, most: &mut usize, has_limit: bool) -> Round {
         let shared = Arc::clone(&self.shared);
-        shared
-            .connections
-            .accept_from(listener, |room, connection| {
-                // If it is not adopted, the port was closed meanwhile.
-                let Ok(held) = shared.adopt(room, connection) else {
-                    return;
-                };
-                if listener.blocks() {
-                    shared.connections.block(held.id().0);
-                }
-                match listener.interest() {
-                    Some(interest) => self.arm(held, interest),
-                    None => self.report_accepted(held),
-                }
-            })
+        let connections = &shared.connections;
+        connections.accept_from(listener, most, has_limit, |room, connection| {
+            // If it is not adopted, the port was closed meanwhile.
+            let Ok(held) = shared.adopt(room, connection) else {
+                return;
+            };
+            if listener.blocks() {
+                shared.connections.block(held.id().0);
+            }
+            match listener.interest() {
+                Some(interest) => self.arm(held, interest),
+                None => self.report_accepted(held),
+            }
+        })
     }
 
     fn accept_from(&mut self, entry: &Entry, id: Id, listener: &Listener<T>) {
         let mut round = loop {
-            match catch_unwind(AssertUnwindSafe(|| self.accept_batch(listener))) {
+            let mut most = listener.listening.batch;
+            let accept = || self.accept_batch(listener, &mut most, true);
+            match catch_unwind(AssertUnwindSafe(accept)) {
                 Ok(round) => break round,
                 Err(panic) => self.notify(Notice::Panicked(Some(id), panic)),
             }

@@ -158,6 +158,37 @@ impl PendingAccepts {
         }
     }
 
+    /// Have the kernel accept no more. What it has accepted by now is there to be [taken](Self::take), whatever becomes of the
+    /// packets.
+    pub(crate) fn end(&self) {
+        let mut accepts = lock(&self.accepts);
+        for &accept in &accepts.pending {
+            // SAFETY: it is there until the kernel has ended it, which makes this call do nothing.
+            unsafe { CancelIoEx(self.listener as HANDLE, &raw const (*accept).overlapped) };
+        }
+        // The kernel writes into them until they have ended. Their packets only carry their addresses.
+        let Accepts { pending, ended } = &mut *accepts;
+        loop {
+            // SAFETY: the event is there, and so are those that have not ended.
+            unsafe { ResetEvent(self.event.as_raw_handle()) };
+            pending.retain(|&accept| {
+                // SAFETY: as above; the kernel writes this last.
+                let status = unsafe { (&raw const (*accept).overlapped.Internal).read_volatile() };
+                let is_pending = status == STATUS_PENDING as usize;
+                if !is_pending {
+                    // SAFETY: the kernel has given it back.
+                    ended.push_back(unsafe { Box::from_raw(accept) });
+                }
+                is_pending
+            });
+            if pending.is_empty() {
+                return;
+            }
+            // SAFETY: the event is there.
+            unsafe { WaitForSingleObject(self.event.as_raw_handle(), INFINITE) };
+        }
+    }
+
     /// The next connection that was accepted: [`io::ErrorKind::WouldBlock`] if there is none.
     pub(crate) fn take(&self) -> io::Result<OwnedSocket> {
         let accept = lock(&self.accepts).ended.pop_front();
@@ -191,31 +222,7 @@ impl PendingAccepts {
 
 impl Drop for PendingAccepts {
     fn drop(&mut self) {
-        let mut accepts = lock(&self.accepts);
-        for &accept in &accepts.pending {
-            // SAFETY: it is there until the kernel has ended it, which makes this call do nothing.
-            unsafe { CancelIoEx(self.listener as HANDLE, &raw const (*accept).overlapped) };
-        }
-        // The kernel writes into them until they have ended. Their packets only carry their addresses.
-        loop {
-            // SAFETY: the event is there, and so are those that have not ended.
-            unsafe { ResetEvent(self.event.as_raw_handle()) };
-            accepts.pending.retain(|&accept| {
-                // SAFETY: as above; the kernel writes this last.
-                let status = unsafe { (&raw const (*accept).overlapped.Internal).read_volatile() };
-                let is_pending = status == STATUS_PENDING as usize;
-                if !is_pending {
-                    // SAFETY: the kernel has given it back.
-                    drop(unsafe { Box::from_raw(accept) });
-                }
-                is_pending
-            });
-            if accepts.pending.is_empty() {
-                return;
-            }
-            // SAFETY: the event is there.
-            unsafe { WaitForSingleObject(self.event.as_raw_handle(), INFINITE) };
-        }
+        self.end();
     }
 }
 

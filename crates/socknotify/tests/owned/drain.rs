@@ -1,15 +1,16 @@
 //! Shutting down in good order; taking out by name.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify::owned::{Event, Held, Interest};
+use socknotify::owned::{Event, Held, Interest, Listening, Port, Serving};
 use socknotify::{Backend, Error};
 
-use crate::support::{PATIENCE, read_byte, uninterrupted, wait_until};
+use crate::support::{PATIENCE, port_with, read_byte, uninterrupted, wait_until};
 use crate::{Connection, TestWorker, connect, next, nothing, owning_port, ready};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -519,5 +520,72 @@ fn a_drain_ends_in_its_time_though_the_function_of_a_timer_blocks(
         assert!(is_set.is_ok());
         assert_eq!(outcome, Ok(()), "a thread is told that the port is closed");
     });
+    Ok(())
+}
+
+/// Clients that have connected and sent a byte, and that nobody has accepted yet.
+fn waiting_clients(address: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>> {
+    let clients = (0..count).map(|_| {
+        let mut client = TcpStream::connect(address)?;
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.write_all(&[1])?;
+        Ok(client)
+    });
+    clients.collect()
+}
+
+/// Answers each client that has sent its byte, until the port closes.
+fn answer_all(port: &Port<TcpStream>) -> Result<(), Error> {
+    port.serve(Serving::default(), |worker, event| match event {
+        Event::Ready(mut client, _) | Event::Draining(mut client) => match client.read(&mut [0]) {
+            Ok(1) => {
+                let _ = client.write_all(&[2]);
+                worker.linger(client, PATIENCE);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                worker.arm(client, Interest::IN);
+            }
+            _ => {}
+        },
+        Event::Accepted(client) => worker.arm(client, Interest::IN),
+        _ => {}
+    })
+}
+
+/// What waits in the backlog of a listener that is closed is accepted and answered, though the port has its limit of
+/// connections: at the end of the port, and where only the listener is cancelled.
+#[for_every_backend]
+fn what_waits_in_the_backlog_is_answered(backend: Backend) -> io::Result<()> {
+    const CLIENTS: usize = 100;
+    let ways: [Listening; 3] = [
+        Interest::IN.into(),
+        Listening::arming(Interest::IN).at_most(1),
+        Listening::reporting(),
+    ];
+    for (listening, is_cancelled) in ways.map(|it| [(it, false), (it, true)]).concat() {
+        let port = Port::<TcpStream>::from(port_with(backend, 2)?);
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let id = port.listen(listener, listening, |client, _| client)?;
+        let clients = waiting_clients(address, CLIENTS)?;
+        if is_cancelled {
+            assert!(port.cancel(id));
+        } else {
+            port.drain(PATIENCE);
+        }
+        thread::scope(|scope| -> io::Result<()> {
+            let serving = scope.spawn(|| answer_all(&port));
+            for mut client in clients {
+                let mut answer = Vec::new();
+                client.read_to_end(&mut answer)?;
+                assert_eq!(answer, [2], "cancelled: {is_cancelled}, {listening:?}");
+            }
+            // It is closed behind those.
+            assert!(TcpStream::connect(address).is_err());
+            port.drain(PATIENCE);
+            serving.join().expect("no panic")?;
+            Ok(())
+        })?;
+    }
     Ok(())
 }
