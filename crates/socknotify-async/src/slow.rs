@@ -69,6 +69,7 @@ impl Slow {
                 let spawned_at = polled.and_then(|polled| *lock(&polled));
                 call(&SlowTask { spawned_at, thread });
             });
+            thread::park_timeout(watch.pause());
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, ThreadId};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use crate::drops::drop_all;
@@ -27,8 +27,14 @@ impl SlowWatch {
         }
     }
 
+    /// In what time to look again.
+    pub fn pause(&self) -> Duration {
+        let (least, most) = (Duration::from_millis(1), Duration::from_millis(250));
+        (self.after / 4).clamp(least, most)
+    }
+
     /// Look at a port, and call this for each thread that is due, with the key of the packet that its worker has taken last. A
-    /// panic of it goes no further. Then wait until it is time to look again, or this thread is unparked.
+    /// panic of it goes no further.
     pub fn look(&mut self, port: &CompletionPort, call: impl Fn(SlowThread, Option<usize>)) {
         let before = mem::take(&mut self.seen);
         let due = port.system().slow(&mut |thread, time| {
@@ -42,7 +48,5 @@ impl SlowWatch {
         for (thread, key) in due {
             drop_all([catch_unwind(AssertUnwindSafe(|| call(thread, key)))]);
         }
-        let (least, most) = (Duration::from_millis(1), Duration::from_millis(250));
-        thread::park_timeout((self.after / 4).clamp(least, most));
     }
 }

@@ -66,6 +66,21 @@ pub struct SlowThread {
     pub system_call: Option<&'static str>,
 }
 
+impl SlowThread {
+    /// One that nothing more is known of.
+    pub(crate) fn of(thread: ThreadId) -> Self {
+        SlowThread {
+            thread,
+            id: None,
+            name: None,
+            time: Duration::ZERO,
+            has_left: false,
+            is_counted_out: false,
+            system_call: None,
+        }
+    }
+}
+
 /// The state of a port at one moment.
 ///
 /// Its values are of one moment, and may be out of date when you read them.

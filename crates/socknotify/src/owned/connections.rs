@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use super::listener::Listener;
 use super::packet::{Packet, is_completion};
@@ -47,6 +48,8 @@ pub(super) struct Connections<T> {
     /// A listener may pause until the port has fewer connections.
     is_full: AtomicBool,
     listeners: Mutex<Vec<Token>>,
+    /// When calls that serve are to be over: now, once the port was closed, or at the end of the time for draining.
+    pub(super) end: EndTime,
     /// The connections that were armed when the port closed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     left: Mutex<Vec<Box<Node<T>>>>,
@@ -216,6 +219,7 @@ impl<T> Connections<T> {
             draining: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             listeners: Mutex::default(),
+            end: EndTime::default(),
             left: Mutex::default(),
         }
     }
@@ -659,7 +663,54 @@ impl<T> Connections<T> {
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     pub(super) fn close(&self) -> (Vec<Box<Node<T>>>, Vec<Resident<T>>) {
         let residents = self.end(false);
+        self.end.by(Instant::now());
         (lock::take(&self.left), residents)
+    }
+}
+
+/// A time that only gets earlier, and those that wait for it.
+#[derive(Default)]
+pub(super) struct EndTime {
+    at: Mutex<Option<Instant>>,
+    changed: Condvar,
+}
+
+impl EndTime {
+    /// It is this time, unless it is an earlier one.
+    pub(super) fn by(&self, time: Instant) {
+        let mut at = lock(&self.at);
+        *at = Some(at.map_or(time, |at| at.min(time)));
+        drop(at);
+        self.changed.notify_all();
+    }
+
+    /// Those that wait are to look: another thread has ended.
+    pub(super) fn notify(&self) {
+        drop(lock(&self.at));
+        self.changed.notify_all();
+    }
+
+    pub(super) fn get(&self) -> Option<Instant> {
+        *lock(&self.at)
+    }
+
+    /// Wait while this holds and the time is the same, up to `timeout`.
+    pub(super) fn wait_while(
+        &self,
+        at: Option<Instant>,
+        timeout: Option<Duration>,
+        mut holds: impl FnMut() -> bool,
+    ) {
+        let now = lock(&self.at);
+        if *now != at || !holds() {
+            return;
+        }
+        // It may also return without a reason.
+        let waited = match timeout {
+            Some(timeout) => self.changed.wait_timeout(now, timeout).map(|it| it.0).ok(),
+            None => self.changed.wait(now).ok(),
+        };
+        drop(waited);
     }
 }
 

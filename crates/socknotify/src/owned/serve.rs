@@ -1,13 +1,14 @@
 //! [`Port::serve`]: the loop of a server's threads.
 
 use std::any::Any;
-use std::fmt;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::thread::{self, Scope, Thread};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, Scope, ThreadId};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
+use super::connections::drop_all;
 use super::{Event, Id, Port, Source, Worker};
 use crate::crew::{Crew, OnLimit};
 use crate::lock::lock;
@@ -36,6 +37,7 @@ pub struct Serving {
     on_start: Option<Arc<dyn Fn() + Send + Sync>>,
     on_limit: Option<Arc<OnLimit>>,
     on_slow: Option<(Duration, Arc<OnSlow>)>,
+    on_stuck: Option<Arc<OnStuck>>,
 }
 
 /// Up to 512 threads, which end after ten seconds without an event, have [room](Port::worker) for 64 events each, and are
@@ -51,6 +53,7 @@ impl Default for Serving {
             on_start: None,
             on_limit: None,
             on_slow: None,
+            on_stuck: None,
         }
     }
 }
@@ -83,8 +86,7 @@ impl Serving {
         self
     }
 
-    /// The size of each thread's stack in bytes; 0, the default, means the system's. Not that of the thread that calls
-    /// [`Port::serve`].
+    /// The size of each thread's stack in bytes; 0, the default, means the system's.
     pub fn stack_size(mut self, size: usize) -> Self {
         self.stack_size = size;
         self
@@ -107,7 +109,8 @@ impl Serving {
     /// Calls this when a handler has blocked or computed for this time, and again whenever that has doubled: say in a log which
     /// connection that is, and in which system call. One that is in [`Worker::blocking`] does not count.
     ///
-    /// A further thread does that, which looks four times in this time, each 1 to 250 ms; so to handle an event costs nothing more.
+    /// The thread that has called [`Port::serve`] does that, which looks four times in this time, each 1 to 250 ms; so to handle an
+    /// event costs nothing more.
     ///
     /// # Examples
     ///
@@ -127,6 +130,30 @@ impl Serving {
         call: impl Fn(&SlowHandler) + Send + Sync + 'static,
     ) -> Self {
         self.on_slow = Some((after, Arc::new(call)));
+        self
+    }
+
+    /// Calls this, once, with the handlers that still run a tenth of a second after the time of [`Port::drain`] has passed, or the
+    /// port was [closed](Port::close): which connections these are, and in which system calls.
+    ///
+    /// [`Port::serve`] waits for them, since they borrow what it was given. A program that is to end all the same ends itself in
+    /// this call, or uses [`Port::serve_detached`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use socknotify::owned::Serving;
+    ///
+    /// let serving = Serving::default().on_stuck(|handlers| {
+    ///     for handler in handlers {
+    ///         eprintln!("stuck: {:?} in {:?}", handler.id, handler.thread.system_call);
+    ///     }
+    ///     std::process::exit(1);
+    /// });
+    /// # drop(serving);
+    /// ```
+    pub fn on_stuck(mut self, call: impl Fn(&[SlowHandler]) + Send + Sync + 'static) -> Self {
+        self.on_stuck = Some(Arc::new(call));
         self
     }
 }
@@ -149,19 +176,21 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// A handler may block. It starts with one thread for each place. When the last of its threads that waits gets an
     /// event, another thread starts, up to the [limit](Serving::threads); so a handler that blocks keeps nobody waiting
     /// but its own connection. Threads that have nothing to do end after a while. No more threads run than the port has
-    /// places. This thread is one of them.
+    /// places. The thread that calls this starts them, and waits for them.
     ///
     /// A handler arms the connection again, with [`Worker::arm`], or drops it, which closes it. If it panics, its
     /// connection is closed, the thread goes on, and `handler` is called with [`Event::Panicked`], which
     /// says which one that was.
     ///
-    /// If the system cannot start a thread, those that there are go on, and try again. If all but one block, that one waits
+    /// **A handler that does not end keeps this from returning**, also when the time of `drain` has passed:
+    /// [`Serving::on_stuck`] says which one that is, and [`serve_detached`](Self::serve_detached) leaves it behind.
+    ///
+    /// If the system cannot start a further thread, those that there are go on, and try again. If all but one block, that one waits
     /// for up to a second until a thread can be started, or another one is done.
     ///
     /// # Errors
     ///
-    /// [`Error::OtherProcess`] in a forked child of the port's process, and the system's if it cannot start the thread for
-    /// [`Serving::on_slow`].
+    /// [`Error::OtherProcess`] in a forked child of the port's process, and the system's if it cannot start the first thread.
     ///
     /// # Examples
     ///
@@ -206,33 +235,68 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     where
         F: Fn(&mut Worker<T, M>, Event<T, M>) + Sync,
     {
-        if !self.shared.connections.is_here() {
-            return Err(Error::OtherProcess);
-        }
-        // A port without a limit has more places than there are processors.
-        let first = self.concurrency().min(default_concurrency());
-        let most = serving.threads;
-        let server = Server {
-            port: self,
-            crew: self.crew(most, serving.on_limit.clone()),
-            serving,
-            handler,
-            has_ended: AtomicBool::new(false),
-        };
+        let server = Server::new(self, serving, handler)?;
         thread::scope(|scope| {
-            let watch = server.start_watch(scope)?;
-            // This thread.
-            server.crew.start();
-            thread::scope(|scope| {
-                for _ in 1..first.min(most) {
-                    server.start_thread(scope);
-                }
-                server.run(scope);
-            });
-            server.has_ended.store(true, Ordering::SeqCst);
-            watch.inspect(Thread::unpark);
+            let threads = Scoped {
+                scope,
+                server: &server,
+            };
+            server.begin(&threads)?;
+            server.coordinate(false);
             Ok(())
         })
+    }
+
+    /// Serves connections as [`serve`](Self::serve) does, and returns in time, also beside handlers that do not end.
+    ///
+    /// It returns when all of its threads have ended, or a tenth of a second after the time of [`drain`](Self::drain) has
+    /// passed or the port was [closed](Self::close): with the handlers that it leaves behind then, none if all have ended. Their
+    /// threads keep the port and the handler alive. Each ends when its handler returns; the connection that it has is closed
+    /// then. To end the process does not wait for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use socknotify::owned::{Port, Serving};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = Arc::new(Port::<TcpStream, u32>::with_messages()?);
+    /// port.send(7).expect("it is open");
+    /// let draining = Arc::clone(&port);
+    /// let left = port.serve_detached(Serving::default(), move |_, _| {
+    ///     draining.drain(Duration::from_millis(10));
+    ///     // A call that does not return.
+    ///     loop {
+    ///         std::thread::park();
+    ///     }
+    /// })?;
+    /// for handler in &left {
+    ///     eprintln!("left behind: {:?} in {:?}", handler.thread.name, handler.thread.system_call);
+    /// }
+    /// assert_eq!(left.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn serve_detached<F>(
+        self: &Arc<Self>,
+        serving: Serving,
+        handler: F,
+    ) -> Result<Vec<SlowHandler>, Error>
+    where
+        T: 'static,
+        M: 'static,
+        F: Fn(&mut Worker<T, M>, Event<T, M>) + Send + Sync + 'static,
+    {
+        let server = Arc::new(Server::new(Arc::clone(self), serving, handler)?);
+        server.begin(&Detached(Arc::clone(&server)))?;
+        Ok(server.coordinate(true))
     }
 }
 
@@ -313,70 +377,187 @@ pub struct SlowHandler {
 }
 
 type OnSlow = dyn Fn(&SlowHandler) + Send + Sync;
+type OnStuck = dyn Fn(&[SlowHandler]) + Send + Sync;
+
+/// How long handlers may still run when the port is closed, before they count as stuck: what is cut off ends in this time.
+const LEAVE: Duration = Duration::from_millis(100);
 
 /// One call of [`Port::serve`].
-struct Server<'port, T, M, F> {
-    port: &'port Port<T, M>,
+struct Server<P, F> {
+    port: P,
     crew: Arc<Crew>,
     serving: Serving,
     handler: F,
-    /// All of the threads.
-    has_ended: AtomicBool,
+    /// Those that have not ended.
+    threads: Mutex<Vec<ThreadId>>,
 }
 
-impl<T: Source + Send, M: Send, F> Server<'_, T, M, F>
+/// How a server starts its threads: each runs [`Server::run`].
+trait Threads {
+    fn start(&self, thread: thread::Builder) -> io::Result<()>;
+}
+
+/// Threads of a scope.
+struct Scoped<'scope, 'env, S> {
+    scope: &'scope Scope<'scope, 'env>,
+    server: &'scope S,
+}
+
+/// Threads that may be left behind.
+struct Detached<S>(Arc<S>);
+
+impl<'scope, T, M, P, F> Threads for Scoped<'scope, '_, Server<P, F>>
 where
+    T: Source + Send + 'scope,
+    M: Send + 'scope,
+    P: Deref<Target = Port<T, M>> + Sync,
     F: Fn(&mut Worker<T, M>, Event<T, M>) + Sync,
 {
-    /// Start the thread that tells of slow handlers, if it is wanted.
-    fn start_watch<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-    ) -> Result<Option<Thread>, Error> {
-        let Some((after, call)) = &self.serving.on_slow else {
-            return Ok(None);
-        };
-        let run = || {
-            let mut watch = SlowWatch::new(*after);
-            while !self.has_ended.load(Ordering::SeqCst) {
-                let port = &self.port.shared.connections.port;
-                watch.look(port, |thread, key| {
-                    call(&self.port.slow_handler((thread, key)))
+    fn start(&self, thread: thread::Builder) -> io::Result<()> {
+        let (scope, server) = (self.scope, self.server);
+        let run = move || server.run(&Scoped { scope, server });
+        thread.spawn_scoped(scope, run).map(drop)
+    }
+}
+
+impl<T, M, P, F> Threads for Detached<Server<P, F>>
+where
+    T: Source + Send + 'static,
+    M: Send + 'static,
+    P: Deref<Target = Port<T, M>> + Send + Sync + 'static,
+    F: Fn(&mut Worker<T, M>, Event<T, M>) + Send + Sync + 'static,
+{
+    fn start(&self, thread: thread::Builder) -> io::Result<()> {
+        let this = Detached(Arc::clone(&self.0));
+        thread.spawn(move || this.0.run(&this)).map(drop)
+    }
+}
+
+impl<T: Source + Send, M: Send, P, F> Server<P, F>
+where
+    P: Deref<Target = Port<T, M>>,
+    F: Fn(&mut Worker<T, M>, Event<T, M>),
+{
+    fn new(port: P, serving: Serving, handler: F) -> Result<Self, Error> {
+        if !port.shared.connections.is_here() {
+            return Err(Error::OtherProcess);
+        }
+        Ok(Server {
+            crew: port.crew(serving.threads, serving.on_limit.clone()),
+            port,
+            serving,
+            handler,
+            threads: Mutex::default(),
+        })
+    }
+
+    /// Start the first threads: one at least.
+    fn begin(&self, threads: &impl Threads) -> Result<(), Error> {
+        // A port without a limit has more places than there are processors.
+        let first = self.port.concurrency().min(default_concurrency());
+        for _ in 0..first.min(self.serving.threads) {
+            if let Err(error) = self.start_thread(threads) {
+                if self.crew.threads() == 0 {
+                    return Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Wait until all threads have ended, and tell of slow handlers meanwhile. When the time for them has passed, close the port,
+    /// and tell of those that are stuck. `may_leave`: return then. Returns the handlers that are left behind.
+    fn coordinate(&self, may_leave: bool) -> Vec<SlowHandler> {
+        let connections = &self.port.shared.connections;
+        let slow = self.serving.on_slow.as_ref();
+        let mut slow = slow.map(|(after, call)| (SlowWatch::new(*after), call));
+        let mut is_told = false;
+        while self.crew.threads() > 0 {
+            let (now, end) = (Instant::now(), connections.end.get());
+            if let Some((watch, call)) = &mut slow {
+                watch.look(&connections.port, |thread, key| {
+                    call(&self.port.slow_handler((thread, key)));
                 });
             }
-        };
-        let thread = thread::Builder::new().name(self.serving.name.clone());
-        let started = thread
-            .spawn_scoped(scope, run)
-            .map_err(|error| error.raw_os_error().map_or(Error::OutOfMemory, Error::Os))?;
-        Ok(Some(started.thread().clone()))
+            let until = |at: Instant| at.saturating_duration_since(now);
+            let left = end.map(|end| (until(end), until(end + LEAVE)));
+            if left.is_some_and(|(to_end, _)| to_end.is_zero()) && !connections.is_closed() {
+                // All threads may be busy: nobody takes the packet that says so.
+                drop_all(connections.end(true));
+            }
+            let next = match left {
+                Some((Duration::ZERO, Duration::ZERO)) if !is_told => {
+                    let handlers = self.left();
+                    is_told = true;
+                    if let Some(call) = &self.serving.on_stuck {
+                        if !handlers.is_empty() {
+                            drop_all([catch_unwind(AssertUnwindSafe(|| call(&handlers)))]);
+                        }
+                    }
+                    if may_leave {
+                        return handlers;
+                    }
+                    continue;
+                }
+                Some((Duration::ZERO, _)) if is_told => None,
+                Some((Duration::ZERO, to_leave)) => Some(to_leave),
+                Some((to_end, _)) => Some(to_end),
+                None => None,
+            };
+            let pause = slow.as_ref().map(|(watch, _)| watch.pause());
+            let timeout = [next, pause].into_iter().flatten().min();
+            let threads = || self.crew.threads() > 0;
+            connections.end.wait_while(end, timeout, threads);
+        }
+        Vec::new()
+    }
+
+    /// The handlers of threads that have not ended.
+    fn left(&self) -> Vec<SlowHandler> {
+        let mut handlers = self.port.slow(Duration::ZERO);
+        let threads = lock(&self.threads).clone();
+        handlers.retain(|it| threads.contains(&it.thread.thread));
+        for thread in threads {
+            if handlers.iter().all(|it| it.thread.thread != thread) {
+                // The system shows nothing of it.
+                let thread = SlowThread::of(thread);
+                handlers.push(SlowHandler { id: None, thread });
+            }
+        }
+        handlers
     }
 
     /// Start one thread more, if the limit and the system allow it.
     #[cold]
-    fn start_thread<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+    fn start_thread(&self, threads: &impl Threads) -> io::Result<()> {
         if self.crew.start().is_none() {
-            return;
+            return Ok(());
         }
         let mut thread = thread::Builder::new().name(self.serving.name.clone());
         if self.serving.stack_size > 0 {
             thread = thread.stack_size(self.serving.stack_size);
         }
-        match thread.spawn_scoped(scope, || self.run(scope)) {
-            Ok(_) => self.crew.started(),
+        let started = threads.start(thread);
+        match &started {
+            Ok(()) => self.crew.started(),
             Err(_) => self.crew.is_refused(),
         }
+        started
     }
 
-    /// One thread of the crew, which ends with it: also the caller's, which then waits for the others.
-    fn run<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        if !self.work(scope) {
+    /// One thread of the crew, which ends with it.
+    fn run(&self, threads: &impl Threads) {
+        let this = thread::current().id();
+        lock(&self.threads).push(this);
+        if !self.work(threads) {
             self.crew.ended();
         }
+        lock(&self.threads).retain(|&it| it != this);
+        self.port.shared.connections.end.notify();
     }
 
     /// True if it ends for want of work, while others go on.
-    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> bool {
+    fn work(&self, threads: &impl Threads) -> bool {
         let mut worker = self.port.worker(self.serving.room);
         if let Some(call) = &self.serving.on_start {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call())) {
@@ -392,9 +573,9 @@ where
                 if was_busy && !is_now {
                     self.crew.end_work();
                 } else if !was_busy && is_now && self.crew.begin_work() {
-                    self.start_thread(scope);
+                    let _ = self.start_thread(threads);
                     if self.crew.needs_another() {
-                        self.start_thread(scope);
+                        let _ = self.start_thread(threads);
                     }
                 }
             };
@@ -408,14 +589,14 @@ where
             if is_busy {
                 self.crew.hold_back(
                     |time| worker.blocking(|| thread::sleep(time)),
-                    || self.start_thread(scope),
+                    || drop(self.start_thread(threads)),
                 );
                 while self.handle_next(&mut worker) {}
                 self.crew.end_work();
             }
             match outcome {
                 Ok(Err(_)) => return false,
-                Ok(Ok(0)) if self.crew.is_short() => self.start_thread(scope),
+                Ok(Ok(0)) if self.crew.is_short() => drop(self.start_thread(threads)),
                 Ok(Ok(0)) => {
                     // One thread stays, to start others, and need not look again.
                     timeout = None;

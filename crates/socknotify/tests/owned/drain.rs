@@ -3,7 +3,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -587,5 +588,91 @@ fn what_waits_in_the_backlog_is_answered(backend: Backend) -> io::Result<()> {
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+/// A handler that does not end before it is told to, on a port whose only thread it has. Returns the port, and what ends it.
+fn stuck(backend: Backend) -> io::Result<(Arc<Port<TcpStream, u32>>, Sender<()>, Receiver<()>)> {
+    let port = Arc::new(Port::<TcpStream, u32>::from(port_with(backend, 1)?));
+    port.send(1).expect("it is open");
+    let (end, ended) = channel();
+    Ok((port, end, ended))
+}
+
+/// How long the time of a drain is in these tests.
+const SHORT_DRAIN: Duration = Duration::from_millis(20);
+
+/// `serve_detached` returns though a handler does not, and says which one that is.
+#[for_every_backend]
+fn a_stuck_handler_is_left_behind_when_the_time_has_passed(backend: Backend) -> io::Result<()> {
+    for (threads, is_closed) in [(1, false), (1, true), (8, false), (8, true)] {
+        let (port, end, ended) = stuck(backend)?;
+        let (drop_told, is_dropped) = channel();
+        let draining = Arc::clone(&port);
+        let ended = Mutex::new((ended, drop_told));
+        let serving = Serving::default().threads(threads).name("stuck");
+        let begin = Instant::now();
+        let left = port.serve_detached(serving, move |_, event| {
+            let Event::Message(1) = event else { return };
+            if is_closed {
+                draining.close();
+            } else {
+                draining.drain(SHORT_DRAIN);
+            }
+            let ended = ended.lock().expect("no panic");
+            let _ = ended.0.recv();
+        })?;
+        assert!(is_closed || begin.elapsed() >= SHORT_DRAIN);
+        assert_eq!(left.len(), 1);
+        #[cfg(target_os = "linux")]
+        assert_eq!(left[0].thread.name.as_deref(), Some("stuck"));
+        assert_eq!(is_dropped.try_recv(), Err::<(), _>(TryRecvError::Empty));
+        assert!(port.send(2).is_err(), "it is closed");
+        // Its thread ends when it does, and drops what it has kept.
+        end.send(()).expect("it waits");
+        assert_eq!(is_dropped.recv(), Err(RecvError));
+    }
+    Ok(())
+}
+
+/// `serve` says who keeps it from returning, and returns when that one does.
+#[for_every_backend]
+fn a_stuck_handler_is_reported_when_the_time_has_passed(backend: Backend) -> io::Result<()> {
+    let (port, end, ended) = stuck(backend)?;
+    let ended = Mutex::new(ended);
+    let reports = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reports);
+    let serving = Serving::default().threads(1).on_stuck(move |handlers| {
+        assert_eq!(handlers.len(), 1);
+        counted.fetch_add(1, Ordering::Relaxed);
+        // As a program would end here.
+        end.send(()).expect("it waits");
+    });
+    port.serve(serving, |_, _| {
+        port.drain(SHORT_DRAIN);
+        ended.lock().expect("no panic").recv().expect("told");
+    })?;
+    assert_eq!(reports.load(Ordering::Relaxed), 1);
+    Ok(())
+}
+
+/// What ends in time is waited for, also without a connection, and nobody is stuck.
+#[for_every_backend]
+fn a_handler_that_ends_in_time_is_not_left_behind(backend: Backend) -> io::Result<()> {
+    let (port, end, ended) = stuck(backend)?;
+    let ended = Mutex::new(ended);
+    let has_ended = Arc::new(AtomicUsize::new(0));
+    let (draining, counted) = (Arc::clone(&port), Arc::clone(&has_ended));
+    let serving = Serving::default().on_stuck(|handlers| panic!("{handlers:?}"));
+    let left = port.serve_detached(serving, move |_, _| {
+        // There is no connection: the port closes at once.
+        draining.drain(PATIENCE);
+        let end = end.clone();
+        thread::spawn(move || end.send(()));
+        ended.lock().expect("no panic").recv().expect("told");
+        counted.fetch_add(1, Ordering::Relaxed);
+    })?;
+    assert!(left.is_empty());
+    assert_eq!(has_ended.load(Ordering::Relaxed), 1);
     Ok(())
 }
