@@ -591,8 +591,11 @@ fn what_waits_in_the_backlog_is_answered(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// A port, what ends its handler, and how that waits for it.
+type Stuck = (Arc<Port<TcpStream, u32>>, Sender<()>, Receiver<()>);
+
 /// A handler that does not end before it is told to, on a port whose only thread it has. Returns the port, and what ends it.
-fn stuck(backend: Backend) -> io::Result<(Arc<Port<TcpStream, u32>>, Sender<()>, Receiver<()>)> {
+fn stuck(backend: Backend) -> io::Result<Stuck> {
     let port = Arc::new(Port::<TcpStream, u32>::from(port_with(backend, 1)?));
     port.send(1).expect("it is open");
     let (end, ended) = channel();
