@@ -141,13 +141,19 @@ pub struct Sleep {
     deadline: Option<Instant>,
     timer: Option<(Key, Waiter)>,
     shared: Arc<Shared>,
+    /// The runtime had shut down when this was polled, in a task, with another waker than the task's.
+    was_late: bool,
 }
 
 /// Waits for this long: never less, and up to some milliseconds more. Dropping the future cancels it.
 ///
+/// The time is that of the runtime in which it is made, also where another executor polls it: in a task of another runtime, or
+/// in `block_on` of any. If that runtime shuts down before, nobody would wake who waits: so the future panics there, as
+/// operations on its sockets fail. A task of the runtime's own is cancelled instead.
+///
 /// # Panics
 ///
-/// If this thread is in no runtime.
+/// If this thread is in no runtime; and as a future, if the runtime shuts down.
 ///
 /// # Examples
 ///
@@ -171,7 +177,7 @@ pub fn sleep(time: Duration) -> Sleep {
 ///
 /// # Panics
 ///
-/// If this thread is in no runtime.
+/// As [`sleep`].
 #[track_caller]
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep::new(Some(deadline))
@@ -184,6 +190,7 @@ impl Sleep {
             deadline,
             timer: None,
             shared: context::expect(),
+            was_late: false,
         }
     }
 
@@ -238,11 +245,21 @@ impl Sleep {
             let key = shared.timers.set(shared, self.deadline, waiter.clone());
             self.timer = Some((key, waiter));
         }
-        // A task is cancelled next. Another thread would wait for ever.
-        match self.shared.is_closed() && !self.shared.is_polling() {
-            true => Poll::Ready(Err(shut_down())),
-            false => Poll::Pending,
+        if !self.shared.is_closed() {
+            return Poll::Pending;
         }
+        // A task of the runtime's is cancelled next. Anyone else would wait for ever.
+        if self.shared.is_polling() {
+            if context::is_polled(cx.waker()) {
+                return Poll::Pending;
+            }
+            // It may be part of the task, or be polled by an executor in there, which polls it again.
+            if !std::mem::replace(&mut self.was_late, true) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Err(shut_down()))
     }
 }
 
@@ -251,7 +268,8 @@ impl Future for Sleep {
 
     /// # Panics
     ///
-    /// If the runtime has shut down, and in a forked child.
+    /// If the runtime shuts down before the time has come, unless one of its tasks polls this, which is cancelled then; and in a
+    /// forked child.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let outcome = self.try_poll(cx);
         outcome.map(|outcome| assert!(outcome.is_ok(), "the runtime has shut down"))
@@ -281,7 +299,7 @@ pin_project! {
 ///
 /// # Panics
 ///
-/// If this thread is in no runtime.
+/// As [`sleep`], unless the future is ready first: what waits for a socket of the runtime that shuts down is, with an error.
 ///
 /// # Examples
 ///
@@ -353,7 +371,7 @@ pub struct Interval {
 ///
 /// # Panics
 ///
-/// If this thread is in no runtime.
+/// As [`sleep`].
 ///
 /// # Examples
 ///

@@ -13,6 +13,10 @@ use std::future::Future;
 use futures_lite::future::or;
 use socknotify_async::{Runtime, UdpSocket, interval, sleep, sleep_until, spawn, timeout};
 
+mod support;
+
+use support::until_it_has_ended;
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
@@ -214,5 +218,110 @@ fn a_sleep_without_an_end_may_be_reset() -> io::Result<()> {
         let _ = sender.send(());
     }));
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(()));
+    Ok(())
+}
+
+/// Whether this panics in time, which another executor polls in a task of one runtime while that ends, or another one.
+fn panics_as_it_ends<F: Future>(
+    sleeps: impl FnOnce() -> F + Send + 'static,
+    block_on: impl FnOnce(F) + Send + 'static,
+    ends: impl FnOnce(Runtime),
+) -> io::Result<bool> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let (begin, begun) = std::sync::mpsc::channel();
+    let (sender, outcome) = std::sync::mpsc::channel();
+    drop(runtime.spawn(async move {
+        let future = sleeps();
+        let _ = begin.send(());
+        let slept = catch_unwind(AssertUnwindSafe(|| block_on(future)));
+        let _ = sender.send(slept.is_err());
+    }));
+    begun.recv_timeout(PATIENCE).expect("it begins");
+    // It waits by then, most often.
+    thread::sleep(Duration::from_millis(20));
+    let handle = runtime.handle().clone();
+    ends(runtime);
+    let panics = outcome.recv_timeout(PATIENCE).expect("it does not hang");
+    until_it_has_ended(&handle);
+    Ok(panics)
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn in_another_executor<F: Future>(future: F) {
+    futures_lite::future::block_on(future);
+}
+
+fn in_another_runtime<F: Future>(future: F) {
+    Runtime::new().expect("a runtime").block_on(future);
+}
+
+#[test]
+fn timers_that_another_executor_polls_end_with_their_runtime() -> io::Result<()> {
+    for is_dropped in [true, false] {
+        let ends = |runtime: Runtime| match is_dropped {
+            true => drop(runtime),
+            false => drop(runtime.shutdown(Duration::from_millis(1))),
+        };
+        assert!(panics_as_it_ends(
+            || sleep(HOUR),
+            in_another_executor,
+            ends
+        )?);
+        assert!(panics_as_it_ends(|| sleep(HOUR), in_another_runtime, ends)?);
+        let timeouts = || timeout(HOUR, pending::<()>());
+        assert!(panics_as_it_ends(timeouts, in_another_executor, ends)?);
+        assert!(panics_as_it_ends(timeouts, in_another_runtime, ends)?);
+        let ticks = || {
+            let mut interval = interval(HOUR);
+            async move { interval.tick().await }
+        };
+        assert!(panics_as_it_ends(ticks, in_another_executor, ends)?);
+        assert!(panics_as_it_ends(ticks, in_another_runtime, ends)?);
+    }
+    Ok(())
+}
+
+/// A task of another runtime waits for it, and so is not cancelled with it.
+#[test]
+fn a_task_of_another_runtime_s_that_sleeps_panics_as_the_sleep_s_runtime_ends() -> io::Result<()> {
+    let (runtime, other) = (Runtime::new()?, Runtime::new()?);
+    let sleeps = {
+        let _entered = runtime.handle().enter();
+        sleep(HOUR)
+    };
+    let task = other.spawn(sleeps);
+    thread::sleep(Duration::from_millis(20));
+    drop(runtime);
+    let outcome = other.block_on(async { timeout(PATIENCE, task).await })?;
+    assert!(outcome.unwrap_err().is_panic());
+    Ok(())
+}
+
+/// It is polled by the task's own waker, and by those of what it combines.
+#[test]
+fn a_task_that_sleeps_as_its_runtime_ends_is_cancelled() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let (begin, begun) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let task = runtime.spawn(async move {
+        let mut sleeps = [sleep(HOUR), sleep(HOUR)];
+        let _ = begin.send(());
+        let _ = ended.recv();
+        // The runtime ends while this is polled.
+        poll_fn(|cx| {
+            let own = (0..3).any(|_| Pin::new(&mut sleeps[0]).poll(cx).is_ready());
+            let mut combined = Context::from_waker(Waker::noop());
+            let combined = Pin::new(&mut sleeps[1]).poll(&mut combined).is_ready();
+            assert!(!own && !combined);
+            Poll::<()>::Pending
+        })
+        .await;
+    });
+    begun.recv_timeout(PATIENCE).expect("it begins");
+    let handle = runtime.handle().clone();
+    drop(runtime);
+    drop(end);
+    assert!(handle.block_on(task).unwrap_err().is_cancelled());
     Ok(())
 }
