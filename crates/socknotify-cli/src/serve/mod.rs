@@ -21,7 +21,8 @@ mod watch;
 use std::error::Error;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ use log::AccessLog;
 use plan::{Mode, Plan};
 use root::{Root, Rules};
 use server::Server;
+use watch::{LastResort, Threads};
 
 /// Serve clients on one port and many threads: echo, discard, HTTP or files on streams, echo of datagrams
 ///
@@ -63,7 +65,9 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "root")]
     listing: bool,
 
-    /// Append each HTTP request, and how it was answered, to this file in the common log format. SIGHUP opens it again
+    /// Append each HTTP request, and how it was answered, to this file in the common log format. SIGHUP opens it again. If it
+    /// cannot be written fast enough, as a pipe that nobody reads, lines are left out and counted; a pipe that nobody has open
+    /// for reading is refused
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
 
@@ -79,7 +83,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = options::seconds)]
     idle_timeout: Duration,
 
-    /// How long what has begun may take when the server is to end. Then it is cut off
+    /// How long what has begun may take when the server is to end. Then it is cut off; a second later the program has ended,
+    /// whatever its threads wait for
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = options::seconds)]
     grace: Duration,
 }
@@ -104,13 +109,19 @@ impl Arguments {
     }
 }
 
-/// A thread of the server, which says that it ends, also if it panics.
-struct Ends<'server>(&'server Server, Waker);
+/// A thread of the server, which says how it ends, also if it panics.
+struct Ends {
+    outcome: Option<io::Result<()>>,
+    to: Sender<io::Result<()>>,
+    waker: Waker,
+}
 
-impl Drop for Ends<'_> {
+impl Drop for Ends {
     fn drop(&mut self) {
-        self.0.has_ended.store(true, Ordering::SeqCst);
-        self.1.wake();
+        let panicked = || Err(io::Error::other("a thread panicked"));
+        // Nobody waits any more.
+        let _ = self.to.send(self.outcome.take().unwrap_or_else(panicked));
+        self.waker.wake();
     }
 }
 
@@ -118,7 +129,7 @@ impl Drop for Ends<'_> {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     descriptors::raise();
     // Before it prints that it listens: a program that waits for that may send a signal.
-    let signals = Signals::catch(arguments.access_log.is_some())?;
+    let signals = Signals::catch(true)?;
     let root = arguments.root.as_deref().map(|path| {
         let rules = Rules {
             shows_hidden: arguments.hidden,
@@ -129,7 +140,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let log = arguments.access_log.as_deref().map(|path| {
         AccessLog::open(path).map_err(|error| format!("open {}: {error}", path.display()))
     });
-    let server = Server::new(
+    let server = Arc::new(Server::new(
         arguments.port.build()?,
         Plan::new(
             arguments.mode,
@@ -138,7 +149,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
             root.transpose()?,
             log.transpose()?,
         ),
-    );
+    ));
     let mut bound = server
         .listen(&arguments.listen)
         .map_err(|error| format!("listen on {}: {error}", arguments.listen))?;
@@ -147,31 +158,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         .threads
         .map_or(processors * 2, |threads| threads as usize);
 
-    let outcome = thread::scope(|scope| {
-        let mut threads = Vec::with_capacity(count);
-        for _ in 0..count {
-            let ends = Ends(&server, signals.waker());
-            let run = move || {
-                // All of it.
-                let ends = ends;
-                ends.0.run_thread()
-            };
-            match thread::Builder::new().spawn_scoped(scope, run) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    server.close();
-                    return Err(error);
-                }
-            }
-        }
-        if let Err(error) = output::line(format_args!("listening on {bound}")) {
-            server.close();
-            return Err(error);
-        }
-        let is_shown = io::stderr().is_terminal();
-        watch::until_the_end(&server, &mut bound, &signals, threads, is_shown)
-    });
+    let (to, ended) = channel();
+    let threads = Threads { count, ended };
+    for _ in 0..count {
+        let (server, to, waker) = (Arc::clone(&server), to.clone(), signals.waker());
+        let run = move || {
+            let outcome = None;
+            let mut ends = Ends { outcome, to, waker };
+            ends.outcome = Some(server.run_thread());
+        };
+        thread::Builder::new().spawn(run)?;
+    }
+    let last_resort = LastResort::start()?;
+    output::line(format_args!("listening on {bound}"))?;
+    let is_shown = io::stderr().is_terminal();
+    let (left, outcome) = watch::until_the_end(
+        &server,
+        &mut bound,
+        &signals,
+        threads,
+        last_resort,
+        is_shown,
+    );
     output::line(server.figures())?;
+    if left > 0 {
+        output::line(format_args!(
+            "left behind    {:>12}",
+            output::count(left, "thread")
+        ))?;
+    }
     outcome?;
-    Ok(true)
+    Ok(left == 0)
 }

@@ -3,8 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socknotify::owned::{
     BorrowedSocket, Buffer, Event, FileCompletion, Held, Interest, Listen, Listening, Port,
@@ -17,7 +16,7 @@ use super::datagrams;
 use super::desk::Desk;
 use super::http::{FileRequest, Found};
 use super::listen::{Bound, Listener};
-use super::log::Log;
+use super::log::{AccessLog, Log};
 use super::plan::Plan;
 use super::root::{self, Opened};
 use super::tally::{Counts, Figures, Reason, Tally};
@@ -32,6 +31,9 @@ const ACCEPT: usize = 64;
 
 /// How long a client that was sent everything may take to close its side.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// The same after the grace.
+const LAST_LINGER: Duration = Duration::from_millis(700);
 
 /// What the port owns.
 #[derive(Debug)]
@@ -79,8 +81,6 @@ pub(crate) struct Server {
     port: Port<Peer, OpenedFor>,
     pub(crate) plan: Plan,
     tally: Tally,
-    /// One of its threads has.
-    pub(crate) has_ended: AtomicBool,
 }
 
 impl Server {
@@ -89,7 +89,6 @@ impl Server {
             port: Port::from(port),
             plan,
             tally: Tally::default(),
-            has_ended: AtomicBool::new(false),
         }
     }
 
@@ -126,11 +125,13 @@ impl Server {
         self.port.snapshot()
     }
 
-    /// Stop accepting, close idle clients, and finish what has begun within the grace.
-    pub(crate) fn drain(&self) {
+    /// Stop accepting, close idle clients, and finish what has begun within the grace. Returns when all is to be over.
+    pub(crate) fn drain(&self) -> Instant {
         self.plan.drain();
-        // What is cut off says so before.
-        self.port.drain(self.plan.grace.saturating_add(2 * LINGER));
+        // What is cut off says so before, and gets there.
+        let within = self.plan.grace.saturating_add(LAST_LINGER);
+        self.port.drain(within);
+        Instant::now() + within
     }
 
     /// End all threads. Connections that wait are closed, and counted if they were not finished.
@@ -151,6 +152,7 @@ impl Server {
         Figures {
             open: self.port.connections(),
             counts: self.tally.totals(),
+            unlogged: self.plan.log.as_ref().map_or(0, AccessLog::left_out),
         }
     }
 
@@ -174,9 +176,6 @@ impl Server {
             while let Some(event) = worker.take() {
                 desk.counts.notifications += 1;
                 self.see_to(event, &mut worker, &mut desk);
-            }
-            if let Some(log) = &self.plan.log {
-                log.append(&mut desk.log);
             }
         }
     }
@@ -243,6 +242,10 @@ impl Server {
         desk: &mut Desk,
     ) {
         loop {
+            if let Some(log) = &self.plan.log {
+                // Before another thread has the next request of this client.
+                log.append(&mut desk.log);
+            }
             match next {
                 Next::Wait(interest) => return worker.arm(held, interest),
                 // What is dropped is closed.

@@ -137,6 +137,8 @@ pub(crate) struct Figures {
     pub(crate) open: usize,
     #[serde(flatten)]
     pub(crate) counts: Counts,
+    /// Lines that the access log has left out.
+    pub(crate) unlogged: u64,
 }
 
 impl fmt::Display for Figures {
@@ -166,6 +168,9 @@ impl fmt::Display for Figures {
         ];
         for (reason, count) in reasons.into_iter().filter(|&(_, count)| count > 0) {
             write!(f, "\n  {reason:<12} {count:>12}")?;
+        }
+        if self.unlogged > 0 {
+            write!(f, "\nnot logged     {:>12}", self.unlogged)?;
         }
         Ok(())
     }

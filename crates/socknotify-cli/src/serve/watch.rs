@@ -1,8 +1,8 @@
 //! The main thread of the server: shows figures, and brings about the end.
 
 use std::io;
-use std::sync::atomic::Ordering;
-use std::thread::ScopedJoinHandle;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,39 +19,99 @@ const TICK: Duration = Duration::from_millis(25);
 /// How often the live line changes, and how often it looks whether the server is idle no more.
 const LINE: Duration = Duration::from_millis(500);
 
+/// How long threads may take to end once the port is closed.
+const LEAVE: Duration = Duration::from_millis(150);
+
+/// The threads of a server, and how each ends.
+pub(crate) struct Threads {
+    pub(crate) count: usize,
+    pub(crate) ended: Receiver<io::Result<()>>,
+}
+
+/// Ends the program at a time, whatever its other threads wait for: also this one, for who reads what it prints.
+pub(crate) struct LastResort(Sender<Instant>);
+
+impl LastResort {
+    /// Starts its thread, which may not be to be had when it is needed.
+    pub(crate) fn start() -> io::Result<Self> {
+        let (sender, times) = channel::<Instant>();
+        let run = move || {
+            if let Ok(time) = times.recv() {
+                thread::sleep(time.saturating_duration_since(Instant::now()));
+                std::process::exit(1);
+            }
+        };
+        thread::Builder::new().name("end".into()).spawn(run)?;
+        Ok(LastResort(sender))
+    }
+
+    fn arm(&self, time: Instant) {
+        let _ = self.0.send(time);
+    }
+}
+
 /// Waits for a signal, drains the server, and ends its threads. A thread that ends before that ends
-/// them all, and the outcome says why.
+/// them all, and the outcome says why. Returns how many threads have not ended in time.
 pub(crate) fn until_the_end(
     server: &Server,
     bound: &mut Bound,
     signals: &Signals,
-    threads: Vec<ScopedJoinHandle<'_, io::Result<()>>>,
+    threads: Threads,
+    last_resort: LastResort,
     is_shown: bool,
-) -> io::Result<()> {
-    let mut line = LiveLine::new(is_shown, threads.len());
-    while !server.has_ended.load(Ordering::SeqCst) {
-        signals.wait(is_shown.then_some(if line.is_idle { LINE } else { TICK }));
-        if server.plan.cut_off().is_none() && signals.have_come() {
+) -> (usize, io::Result<()>) {
+    let mut line = LiveLine::new(is_shown, threads.count);
+    let mut end: Option<Instant> = None;
+    let (mut left, mut outcome) = (threads.count, Ok(()));
+    loop {
+        let ended = threads.ended.try_recv();
+        if let Ok(ended) = ended {
+            left -= 1;
+            outcome = outcome.and(ended);
+            continue;
+        }
+        if left < threads.count || end.is_some_and(|end| end <= Instant::now()) {
+            break;
+        }
+        let tick = is_shown.then_some(if line.is_idle { LINE } else { TICK });
+        let to_end = end.map(|end| end.saturating_duration_since(Instant::now()));
+        signals.wait([tick, to_end].into_iter().flatten().min());
+        if end.is_none() && signals.have_come() {
             // Before the listener is closed: then another server may take its place.
             bound.remove_file();
             // When that is over, the threads end.
-            server.drain();
+            let over = server.drain();
+            last_resort.arm(over + 2 * LEAVE);
+            end = Some(over);
         }
-        if let Some(log) = server.plan.log.as_ref().filter(|_| signals.reopen()) {
-            log.reopen();
+        if signals.reopen() {
+            if let Some(log) = &server.plan.log {
+                log.reopen();
+            }
         }
         line.show(server);
     }
     line.bar.finish_and_clear();
+    if end.is_none() {
+        last_resort.arm(Instant::now() + 4 * LEAVE);
+    }
     server.close();
-    let mut outcome = Ok(());
-    for thread in threads {
-        let ended = thread
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+    let until = Instant::now() + LEAVE;
+    while left > 0 {
+        let time = until.saturating_duration_since(Instant::now());
+        let Ok(ended) = threads.ended.recv_timeout(time) else {
+            break;
+        };
+        left -= 1;
         outcome = outcome.and(ended);
     }
-    outcome
+    if let Some(log) = &server.plan.log {
+        // As long as there is time.
+        log.flush(end.map_or(LEAVE, |end| {
+            (end + LEAVE).saturating_duration_since(Instant::now())
+        }));
+    }
+    (left, outcome)
 }
 
 /// Figures that change in place, on a terminal.

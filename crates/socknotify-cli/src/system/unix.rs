@@ -1,11 +1,11 @@
 //! Unix.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,6 +83,14 @@ pub(crate) fn send_file(
     _count: usize,
 ) -> Option<io::Result<usize>> {
     None
+}
+
+/// `open` — Opens a file to write, and waits for nobody: a pipe that nobody has open for reading is refused (`ENXIO`).
+pub(crate) fn open_to_write(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = options.custom_flags(flags).open(path)?;
+    make_blocking(&file)?;
+    Ok(file)
 }
 
 /// Undoes what it was opened with: an operation on a file waits for the disk.

@@ -1,7 +1,7 @@
 //! Windows, whose handles have no limit that a program comes near.
 
 use std::ffi::OsStr;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,11 @@ pub(crate) fn send_file<S>(
     _count: usize,
 ) -> Option<io::Result<usize>> {
     None
+}
+
+/// What waits for a reader there is opened by another call.
+pub(crate) fn open_to_write(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.open(path)
 }
 
 pub(crate) fn make_blocking(_file: &File) -> io::Result<()> {

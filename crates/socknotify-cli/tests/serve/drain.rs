@@ -80,7 +80,7 @@ fn what_is_not_finished_in_time_is_cut_off_and_counted() -> io::Result<()> {
 fn what_was_answered_before_the_cut_gets_there() -> io::Result<()> {
     use std::time::{Duration, Instant};
 
-    const REQUESTS: usize = 2000;
+    const REQUESTS: usize = 300;
     let server = Server::start("http", &["--grace", "0.2"])?;
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     // Most answers wait in the server's socket.
@@ -93,7 +93,7 @@ fn what_was_answered_before_the_cut_gets_there() -> io::Result<()> {
     until_draining(&server)?;
     // Its request is never complete, and it sends on when it is cut off.
     let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(1) && client.send("a").is_ok() {
+    while begin.elapsed() < Duration::from_millis(300) && client.send("a").is_ok() {
         std::thread::sleep(Duration::from_millis(10));
     }
     for _ in 1..REQUESTS {
@@ -114,7 +114,7 @@ fn until_draining(server: &Server) -> io::Result<()> {
 
 #[test]
 fn what_has_come_before_the_last_answer_is_answered_and_that_one_says_so() -> io::Result<()> {
-    const REQUESTS: usize = 2000;
+    const REQUESTS: usize = 300;
     // In half of this time it says that it ends; a client that is slow has the other half to read what was answered before.
     let server = Server::start("http", &["--grace", "12"])?;
     let mut client = HttpClient::connect(server.address)?;
@@ -229,5 +229,92 @@ fn a_second_interrupt_ends_it_at_once() -> io::Result<()> {
     server.interrupt()?;
     let (status, summary) = server.ended()?;
     assert_eq!((status.code(), &*summary), (Some(130), ""));
+    Ok(())
+}
+
+/// A pipe that the access log goes to, and its other end.
+#[cfg(target_os = "linux")]
+fn log_to_pipe(directory: &tempfile::TempDir) -> io::Result<(std::path::PathBuf, std::fs::File)> {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    let path = directory.path().join("log");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    // For both, so that it need not wait for the server.
+    let options = std::fs::File::options().read(true).write(true).open(&path);
+    Ok((path, options?))
+}
+
+/// Nobody reads the access log: clients are answered, lines that find no room are counted, and a signal ends the server.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_access_log_that_nobody_reads_keeps_nobody_waiting() -> io::Result<()> {
+    const REQUESTS: usize = 1200;
+    let directory = tempfile::tempdir()?;
+    let (path, reader) = log_to_pipe(&directory)?;
+    let log = path.to_str().expect("a name");
+    let server = Server::start("http", &["--grace", "0.2", "--access-log", log])?;
+    let mut client = HttpClient::connect(server.address)?;
+    let name = "a".repeat(7000);
+    for _ in 0..REQUESTS {
+        client.request(&format!("GET /{name} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+    }
+    // The thread that writes it is stuck, and is to open it again.
+    server.signal(rustix::process::Signal::HUP)?;
+    client.request(GET)?;
+    drop(client);
+    server.interrupt()?;
+    let (status, summary) = server.ended()?;
+    assert_eq!(status.code(), Some(0), "{summary}");
+    assert!(summary.contains("not logged"), "{summary}");
+    assert!(summary.contains("requests               1201"), "{summary}");
+    drop(reader);
+    Ok(())
+}
+
+/// The one that read the access log has gone when it is to be opened again.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_is_obeyed_though_nobody_has_the_access_log_open() -> io::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (path, reader) = log_to_pipe(&directory)?;
+    let log = path.to_str().expect("a name");
+    let server = Server::start("http", &["--access-log", log])?;
+    drop(reader);
+    server.signal(rustix::process::Signal::HUP)?;
+    let mut client = HttpClient::connect(server.address)?;
+    client.request(GET)?;
+    drop(client);
+    assert!(server.stop()?.contains("not logged                1"));
+    // At the start that is an error.
+    let mut refused = std::process::Command::new(crate::program::PROGRAM);
+    refused.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--mode",
+        "http",
+        "--access-log",
+        log,
+    ]);
+    let refused = refused.output()?;
+    assert_eq!(refused.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains(log), "{error}");
+    Ok(())
+}
+
+/// A terminal that is closed, or a service manager that has it read its configuration again.
+#[cfg(unix)]
+#[test]
+fn a_hang_up_ends_no_server() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let mut client = HttpClient::connect(server.address)?;
+    client.request(GET)?;
+    server.signal(rustix::process::Signal::HUP)?;
+    for _ in 0..100 {
+        client.request(GET)?;
+    }
+    drop(client);
+    server.stop()?;
     Ok(())
 }
