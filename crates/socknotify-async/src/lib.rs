@@ -60,7 +60,8 @@
 //! another executor.
 //! What costs a thread, and some milliseconds until it is seen, is one task that blocks, not its neighbours. [`unblock`]
 //! says it before, and leaves the place at once. No more tasks block at once than there are
-//! [threads](Builder::threads); then the others wait.
+//! [threads](Builder::threads); then the others wait. What is said by [`unblock`], and names that are resolved, leave one of the
+//! threads to others.
 //!
 //! A task that computes for long keeps its place for 10 ms or more. Others run on the other places; if tasks compute on
 //! all of them, another thread goes on beside them after that time. Those that wait behind it in its list go to another
@@ -126,6 +127,7 @@ pub mod hyper_rt;
 #[cfg(all(test, interleavings))]
 mod interleavings;
 mod io;
+mod jobs;
 mod join_set;
 mod net;
 mod queue;

@@ -13,6 +13,7 @@ use std::{fmt, io};
 use socknotify::{CompletionPort, Snapshot};
 
 use crate::context::{self, Entered};
+use crate::jobs::Job;
 use crate::shared::{Calls, Crew, Shared};
 use crate::slow::SlowTask;
 use crate::task::{self, JoinHandle};
@@ -300,7 +301,8 @@ impl Builder {
         self
     }
 
-    /// The maximum number of threads, at least one: one less than this many tasks can block at once while others go on.
+    /// The maximum number of threads, at least one: one less than this many tasks can block at once while others go on. Work of
+    /// [`unblock`] never takes the last one but where no other such work runs.
     pub fn threads(mut self, most: usize) -> Self {
         self.crew.threads = most.max(1);
         self
@@ -356,7 +358,7 @@ impl Builder {
     }
 
     /// Calls this with true when all [threads](Self::threads) are at work, so that tasks may wait, and with false when one of them
-    /// waits again. It should return soon. When it is dropped: see [`inside`](Self::inside).
+    /// waits again. It should return soon. Work of [`unblock`] may wait before, as it leaves a thread. When it is dropped: see [`inside`](Self::inside).
     pub fn on_limit(mut self, call: impl Fn(bool) + Send + Sync + 'static) -> Self {
         // Nobody looks for tasks after it: those that it wakes are called for.
         let call = move |is_at_limit| context::in_role(None, || call(is_at_limit));
@@ -453,6 +455,14 @@ where
 /// Any task may block: its thread leaves its place as soon as that is seen, within some milliseconds. This says it
 /// before. No more tasks can block at once than the runtime has [threads](Builder::threads).
 ///
+/// Work of this kind leaves a thread for events and timers: it begins while another thread waits for them, and waits for that
+/// otherwise, without a thread, in order. So no more of it runs at once than there are threads less one, nor than tasks that
+/// block leave of those. One at a time runs in any case, as tasks that block may wait for it: also where
+/// [`threads(1)`](Builder::threads) leaves no other thread, and everything else then waits until it ends. Work that waits for
+/// other such work needs a thread for each, and one more; otherwise it waits for ever.
+///
+/// Aborted before it begins, it never does. Once it has begun, it goes on to its end.
+///
 /// # Panics
 ///
 /// As [`spawn`].
@@ -472,5 +482,8 @@ where
 pub fn unblock<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
     let shared = context::expect();
     let of = Arc::clone(&shared);
-    Handle(shared).spawn(async move { of.block(work) })
+    Handle(shared).spawn(async move {
+        let _job = Job::begin(Arc::clone(&of)).await;
+        of.block(work)
+    })
 }

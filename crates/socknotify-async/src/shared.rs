@@ -15,6 +15,7 @@ use socknotify::{CompletionPort, Entry, Error, RegisterError, default_concurrenc
 
 use crate::context::{self, Doing, Role};
 use crate::file::Files;
+use crate::jobs::Jobs;
 use crate::queue::{Call, Queue};
 use crate::slow::{OnSlow, Slow};
 use crate::source::Sources;
@@ -92,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) timers: Timers,
     pub(crate) tasks: Tasks,
     pub(crate) files: Files,
+    pub(crate) jobs: Jobs,
     queue: Queue<Runnable>,
     /// Threads were found to have left their places, and tasks have waited since.
     has_left: AtomicBool,
@@ -135,6 +137,7 @@ impl Shared {
             timers: Timers::new(places),
             tasks: Tasks::new(places),
             files: Files::new(),
+            jobs: Jobs::default(),
             queue: Queue::new(places),
             has_left: AtomicBool::new(false),
             soon: AtomicU64::new(SOON),
@@ -410,6 +413,11 @@ impl Shared {
         let looking = Role::looking(shared.id, list);
         context::set_role(Some(looking));
         loop {
+            if let Some(job) = shared.jobs.next(shared) {
+                // Whoever takes the packet has another thread started if this one was the last that waits.
+                job.wake();
+                shared.call(Call::Now);
+            }
             match port.dequeue(&mut entries, shared.count.timeout(timeout)) {
                 Ok(entries) => {
                     timeout = idle;
@@ -628,6 +636,7 @@ impl Shared {
         self.as_one_that(Doing::Calling, looking, || {
             self.sources.close();
             self.files.close();
+            self.jobs.close();
             self.timers.take_all().into_iter().for_each(Waiter::wake);
         });
         self.drop_tasks(looking);
@@ -695,6 +704,16 @@ impl Shared {
 
     pub(crate) fn threads(&self) -> usize {
         self.count.threads()
+    }
+
+    /// How many threads wait for events.
+    pub(crate) fn waiting_threads(&self) -> usize {
+        self.count.waiting()
+    }
+
+    /// Whether another thread can be started, as far as is known.
+    pub(crate) fn may_start(&self) -> bool {
+        self.threads() < self.count.most() && !self.count.is_short()
     }
 }
 

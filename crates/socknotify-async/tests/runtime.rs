@@ -925,3 +925,201 @@ fn the_limit_of_threads_is_told_and_when_it_is_over() -> io::Result<()> {
     assert!(runtime.shutdown(PATIENCE));
     Ok(())
 }
+
+/// Work that blocks until it may end, and says when it begins.
+struct Gate {
+    begin: mpsc::Sender<()>,
+    begun: mpsc::Receiver<()>,
+    /// Dropped, it ends all.
+    end: Option<mpsc::Sender<()>>,
+    ended: Arc<Mutex<mpsc::Receiver<()>>>,
+}
+
+impl Gate {
+    fn new() -> Self {
+        let (begin, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        Gate {
+            begin,
+            begun,
+            end: Some(end),
+            ended: Arc::new(Mutex::new(ended)),
+        }
+    }
+
+    fn work(&self) -> impl FnOnce() + Send + 'static {
+        let (begin, ended) = (self.begin.clone(), Arc::clone(&self.ended));
+        move || {
+            let _ = begin.send(());
+            let _ = ended.lock().unwrap().recv();
+        }
+    }
+
+    fn has_begun(&self) {
+        self.begun.recv_timeout(PATIENCE).expect("it begins");
+    }
+}
+
+/// A timer comes, another task runs, and a socket is served.
+fn serves(runtime: &Runtime) -> io::Result<()> {
+    let (sender, served) = mpsc::channel();
+    drop(runtime.spawn(async move {
+        sleep(Duration::from_millis(5)).await;
+        let sockets = [(); 2].map(|()| socknotify_async::UdpSocket::bind("127.0.0.1:0"));
+        let [reads, writes] = sockets;
+        let (reads, writes) = (reads?, writes?);
+        let address = reads.get_ref().local_addr()?;
+        spawn(async move { writes.send_to(b"x", address).await.map(drop) }).await??;
+        let _ = sender.send(reads.recv_from(&mut [0]).await?.0);
+        io::Result::Ok(())
+    }));
+    let outcome = served.recv_timeout(PATIENCE);
+    assert_eq!(outcome, Ok(1), "others wait for what blocks");
+    Ok(())
+}
+
+#[test]
+fn unblock_leaves_a_thread_for_timers_and_sockets() -> io::Result<()> {
+    for threads in [2, 4] {
+        let runtime = Runtime::builder().places(2).threads(threads).build()?;
+        let _entered = runtime.handle().enter();
+        let mut gate = Gate::new();
+        let jobs: Vec<_> = (0..10).map(|_| unblock(gate.work())).collect();
+        (1..threads).for_each(|_| gate.has_begun());
+        serves(&runtime)?;
+        assert!(gate.begun.try_recv().is_err());
+        drop(gate.end.take());
+        for job in jobs {
+            runtime.block_on(job)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn unblock_takes_no_last_thread_beside_tasks_that_block() -> io::Result<()> {
+    let runtime = Runtime::builder().places(2).threads(4).build()?;
+    let _entered = runtime.handle().enter();
+    let (mut blocks, mut gate) = (Gate::new(), Gate::new());
+    let work = blocks.work();
+    let blocked = runtime.spawn(async move { work() });
+    blocks.has_begun();
+    let jobs: Vec<_> = (0..5).map(|_| unblock(gate.work())).collect();
+    (0..2).for_each(|_| gate.has_begun());
+    serves(&runtime)?;
+    assert!(gate.begun.try_recv().is_err());
+    // Another thread waits for events then.
+    drop(blocks.end.take());
+    runtime.block_on(blocked)?;
+    gate.has_begun();
+    serves(&runtime)?;
+    assert!(gate.begun.try_recv().is_err());
+    drop(gate.end.take());
+    for job in jobs {
+        runtime.block_on(job)?;
+    }
+    Ok(())
+}
+
+/// Those that block wait for it: so one runs in any case.
+#[test]
+fn unblock_runs_beside_tasks_that_block_until_it_has() -> io::Result<()> {
+    for threads in [1, 2, 4] {
+        let runtime = Runtime::builder().places(1).threads(threads).build()?;
+        let handle = runtime.handle().clone();
+        let (sender, ended) = mpsc::channel();
+        for _ in 1..threads {
+            let (handle, sender) = (handle.clone(), sender.clone());
+            drop(runtime.spawn(async move {
+                for _ in 0..20 {
+                    let waits = handle.block_on(async { unblock(|| ()).await });
+                    let _ = sender.send(waits.is_ok());
+                }
+            }));
+        }
+        let _entered = runtime.handle().enter();
+        drop(unblock(move || sender.send(true)));
+        for _ in 0..=20 * (threads - 1) {
+            assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "{threads} threads");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn unblock_runs_beside_tasks_that_are_always_ready() -> io::Result<()> {
+    let runtime = Runtime::builder().places(2).threads(2).build()?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    for _ in 0..4 {
+        let is_over = Arc::clone(&is_over);
+        drop(runtime.spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                yield_now().await;
+            }
+        }));
+    }
+    let _entered = runtime.handle().enter();
+    let (sender, ended) = mpsc::channel();
+    for number in 0..20 {
+        let sender = sender.clone();
+        drop(unblock(move || sender.send(number)));
+    }
+    for _ in 0..20 {
+        ended.recv_timeout(PATIENCE).expect("it runs");
+    }
+    is_over.store(true, Ordering::Relaxed);
+    assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn unblock_s_work_that_waits_for_a_thread_is_aborted_at_once_and_leaves_its_turn() -> io::Result<()>
+{
+    let runtime = Runtime::builder().places(1).threads(2).build()?;
+    let _entered = runtime.handle().enter();
+    let mut gate = Gate::new();
+    let first = unblock(gate.work());
+    gate.has_begun();
+    let others = [(); 3].map(|()| unblock(gate.work()));
+    serves(&runtime)?;
+    let [second, third, fourth] = others;
+    for job in [second, fourth] {
+        job.abort();
+        let outcome = runtime.block_on(async { timeout(PATIENCE, job).await })?;
+        assert!(outcome.unwrap_err().is_cancelled());
+    }
+    drop(gate.end.take());
+    runtime.block_on(async {
+        timeout(PATIENCE, first).await??;
+        timeout(PATIENCE, third).await??;
+        io::Result::Ok(())
+    })?;
+    gate.has_begun();
+    assert!(gate.begun.try_recv().is_err());
+    Ok(())
+}
+
+#[test]
+fn unblock_s_work_that_waits_for_a_thread_is_dropped_as_the_runtime_ends() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).threads(2).build()?;
+    let handle = runtime.handle().clone();
+    let mut gate = Gate::new();
+    let owned = Arc::new(());
+    let entered = handle.enter();
+    for _ in 0..4 {
+        let (work, owned) = (gate.work(), Arc::clone(&owned));
+        drop(unblock(move || {
+            work();
+            drop(owned);
+        }));
+    }
+    drop(entered);
+    gate.has_begun();
+    serves(&runtime)?;
+    assert!(!runtime.shutdown(Duration::from_millis(1)));
+    drop(gate.end.take());
+    until_it_has_ended(&handle);
+    assert_eq!(Arc::strong_count(&owned), 1);
+    assert!(gate.begun.try_recv().is_err());
+    Ok(())
+}

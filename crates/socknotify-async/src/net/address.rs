@@ -7,7 +7,8 @@ use crate::unblock;
 
 /// Addresses, or a name with a port: what std has [`ToSocketAddrs`] for.
 ///
-/// Resolving a name blocks. That is done by [`unblock`], so who waits for it can stop: it goes on alone.
+/// Resolving a name blocks. That is done by [`unblock`], so who waits for it can stop: it goes on alone. However many names are
+/// resolved at once, events and timers keep a thread; names beyond that wait.
 pub trait ToAddresses: private::ToAddresses {}
 
 impl<T: private::ToAddresses + ?Sized> ToAddresses for T {}
