@@ -617,7 +617,7 @@ impl Shared {
         if inside.is_some() && !is_left() {
             self.has_ended.store(true, Ordering::SeqCst);
             self.on_ended();
-            self.wait_until(Duration::MAX, is_left);
+            while !self.wait_until(Duration::from_secs(3600), is_left) {}
         }
         contain(|| drop(inside));
         self.has_ended.store(true, Ordering::SeqCst);
