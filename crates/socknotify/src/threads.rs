@@ -4,6 +4,8 @@ use std::fmt;
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use crate::sys::thread_state::Description;
+
 /// When a port wakes a further thread for a socket that becomes ready, while others run.
 ///
 /// A posted packet never waits while a place is free and a thread waits, whatever the policy.
@@ -67,16 +69,16 @@ pub struct SlowThread {
 }
 
 impl SlowThread {
-    /// One that nothing more is known of.
-    pub(crate) fn of(thread: ThreadId) -> Self {
+    /// One whose packets the port knows nothing of.
+    pub(crate) fn of(thread: ThreadId, seen: Description) -> Self {
         SlowThread {
             thread,
-            id: None,
-            name: None,
+            id: seen.id,
+            name: seen.name,
             time: Duration::ZERO,
             has_left: false,
             is_counted_out: false,
-            system_call: None,
+            system_call: seen.system_call,
         }
     }
 }

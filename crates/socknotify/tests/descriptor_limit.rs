@@ -394,6 +394,63 @@ fn a_listener_rests_while_no_descriptor_is_left() -> io::Result<()> {
     Ok(())
 }
 
+/// What ends meanwhile leaves descriptors for those that wait.
+#[test]
+fn what_waits_in_a_backlog_is_accepted_once_there_are_descriptors() -> io::Result<()> {
+    alone();
+    for (backend, drains) in backends().flat_map(|it| [(it, true), (it, false)]) {
+        let port = Port::<TcpStream>::from(port(backend)?);
+        let mut worker = port.worker(4);
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let id = port.listen(listener, Interest::OUT, |stream, _| stream)?;
+        let clients = [Kind::Tcp4.socket()?, Kind::Tcp4.socket()?];
+        for client in &clients {
+            client.set_nonblocking(false)?;
+            client.connect(&address.into())?;
+        }
+        let mut exhausted = Exhausted::new()?;
+        match drains {
+            true => port.drain(Duration::from_secs(3600)),
+            false => assert!(port.cancel(id)),
+        }
+        assert_eq!(worker.process(Some(Duration::from_millis(20))), Ok(0));
+        exhausted.free(10);
+        let mut accepted = 0;
+        while accepted < clients.len() {
+            assert!(worker.process(Some(PATIENCE))? > 0);
+            while let Some(event) = worker.take() {
+                match event {
+                    Event::Ready(..) | Event::Draining(_) => accepted += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        drop(exhausted);
+        assert!(TcpStream::connect(address).is_err(), "it is closed");
+    }
+    Ok(())
+}
+
+/// Nor does a drain last longer for want of them, or report it, where nobody waits.
+#[test]
+fn a_listener_for_which_nobody_waits_is_closed_without_descriptors() -> io::Result<()> {
+    alone();
+    for backend in backends() {
+        let port = Port::<TcpStream>::from(port(backend)?);
+        let mut worker = port.worker(4);
+        port.listen(
+            TcpListener::bind("127.0.0.1:0")?,
+            Interest::IN,
+            |stream, _| stream,
+        )?;
+        let _exhausted = Exhausted::new()?;
+        port.drain(Duration::from_secs(3600));
+        assert_eq!(worker.process(Some(PATIENCE)), Err(Error::Closed));
+    }
+    Ok(())
+}
+
 /// What a look at a thread opens cannot be opened: its processor time is seen all the same.
 #[test]
 fn f4_a_thread_that_blocks_is_found_although_no_descriptor_is_left() -> io::Result<()> {

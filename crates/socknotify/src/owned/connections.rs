@@ -1,6 +1,7 @@
 //! [`Connections`]: the connections of a port, by [`Id`], wherever they are.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -617,9 +618,20 @@ impl<T> Connections<T> {
         };
         let socket = place.socket;
         drop(place);
-        self.forget(token, socket, false);
+        // To drop it runs the caller's code.
+        let forget = || self.forget(token, socket, false);
+        let forgotten = catch_unwind(AssertUnwindSafe(forget));
         lock(&self.listeners).retain(|&other| other != token);
         self.end_if_drained();
+        if let Err(panic) = forgotten {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Whether a connection waits for this listener.
+    pub(super) fn is_any_waiting(&self, id: Id) -> bool {
+        let socket = self.slots.get(id.0).map(|place| place.socket);
+        socket.is_some_and(|socket| !sys::conditions(socket, EventFilter::IN).is_empty())
     }
 
     /// Close the port when the last connection has ended and all work is done, and accept no connection more.

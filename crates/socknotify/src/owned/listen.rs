@@ -27,8 +27,8 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// To close the listener, [cancel](Self::cancel) it. What waits in its backlog then is accepted before, and what the system has
     /// accepted in advance: up to 65,536 connections, whatever the [limit](Listening::at_most), for clients may connect as fast as
-    /// that. So it is when the port [drains](Self::drain), but not when it is closed. If the system is out of descriptors, the
-    /// rest is reset, and [`Event::NotAccepting`](super::Event::NotAccepting) says so. `make` is called by a thread in
+    /// that. So it is when the port [drains](Self::drain), but not when it is closed. Out of descriptors it tries
+    /// again for a second; then the rest is reset, and [`Event::NotAccepting`](super::Event::NotAccepting) says so. `make` is called by a thread in
     /// [`process`](super::Worker::process). If it panics, that connection is closed, and the listener stays.
     ///
     /// # Errors
@@ -129,6 +129,7 @@ impl<T> Connections<T> {
             *most -= 1;
             let room = match has_limit {
                 true => self.reserve(listener),
+                false if self.is_closed() => break,
                 false => Some(self.connection_began()),
             };
             let Some(room) = room else {

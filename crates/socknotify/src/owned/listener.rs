@@ -20,6 +20,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// all, and leave the connections where they are.
 const MAX_FAILED: usize = 1024;
 
+/// How many times a listener that is to be closed tries to accept what waits: for about a second.
+const LAST_TRIES: usize = 20;
+
 /// The maximum number of connections that the system accepts in advance.
 const MAX_PENDING_ACCEPTS: usize = 16;
 
@@ -265,6 +268,8 @@ pub(super) struct Listener<T> {
     is_full: AtomicBool,
     /// Connections that have failed one after the other.
     failed: AtomicUsize,
+    /// How many times it was [about to be closed](Self::end).
+    ends: AtomicUsize,
 }
 
 /// The result of accepting a batch.
@@ -308,6 +313,7 @@ impl<T> Listener<T> {
             has_stopped: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             failed: AtomicUsize::new(0),
+            ends: AtomicUsize::new(0),
         }
     }
 
@@ -408,9 +414,15 @@ impl<T> Listener<T> {
         }
     }
 
-    /// It is about to be closed: what is accepted after this has come before.
-    pub(super) fn end(&self) {
+    /// It is about to be closed: what is accepted after this has come before. False if this is the last time that it tries.
+    pub(super) fn end(&self) -> bool {
         self.accepts.end();
+        self.ends.fetch_add(1, Ordering::Relaxed) + 1 < LAST_TRIES
+    }
+
+    /// Whether it is closed when it has accepted what waits.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ends.load(Ordering::Relaxed) > 0
     }
 
     /// After a batch, have the system accept in advance again. If that fails, the listener pauses.

@@ -3,16 +3,18 @@
 use std::any::Any;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::{self, Scope, ThreadId};
+use std::thread::{self, JoinHandle, Scope, ThreadId};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use super::connections::drop_all;
 use super::{Event, Id, Port, Source, Worker};
 use crate::crew::{Crew, OnLimit};
-use crate::lock::lock;
+use crate::lock::{self, lock};
 use crate::slow::SlowWatch;
+use crate::sys::thread_state::ThreadState;
 use crate::{Error, SlowThread, default_concurrency};
 
 /// How many threads [`Port::serve`] has, and what they are.
@@ -134,7 +136,8 @@ impl Serving {
     }
 
     /// Calls this, once, with the handlers that still run a tenth of a second after the time of [`Port::drain`] has passed, or the
-    /// port was [closed](Port::close): which connections these are, and in which system calls.
+    /// port was [closed](Port::close): which connections these are, and in which system calls. Functions of listeners and timers
+    /// count as handlers; threads that wait for an event do not, and no time in which the process itself is held up.
     ///
     /// [`Port::serve`] waits for them, since they borrow what it was given. A program that is to end all the same ends itself in
     /// this call, or uses [`Port::serve_detached`].
@@ -249,7 +252,7 @@ impl<T: Source + Send, M: Send> Port<T, M> {
 
     /// Serves connections as [`serve`](Self::serve) does, and returns in time, also beside handlers that do not end.
     ///
-    /// It returns when all of its threads have ended, or a tenth of a second after the time of [`drain`](Self::drain) has
+    /// It returns when all of its threads have ended and the handler is dropped, or a tenth of a second after the time of [`drain`](Self::drain) has
     /// passed or the port was [closed](Self::close): with the handlers that it leaves behind then, none if all have ended. Their
     /// threads keep the port and the handler alive. Each ends when its handler returns; the connection that it has is closed
     /// then. To end the process does not wait for them.
@@ -296,7 +299,16 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     {
         let server = Arc::new(Server::new(Arc::clone(self), serving, handler)?);
         server.begin(&Detached(Arc::clone(&server)))?;
-        Ok(server.coordinate(true))
+        let left = server.coordinate(true);
+        if left.is_empty() {
+            // What the handler owns is dropped here, and not by the last of them.
+            drop_all(
+                lock::take(&server.handles)
+                    .into_iter()
+                    .map(JoinHandle::join),
+            );
+        }
+        Ok(left)
     }
 }
 
@@ -381,6 +393,8 @@ type OnStuck = dyn Fn(&[SlowHandler]) + Send + Sync;
 
 /// How long handlers may still run when the port is closed, before they count as stuck: what is cut off ends in this time.
 const LEAVE: Duration = Duration::from_millis(100);
+/// How much of it may pass between two looks: longer than that, the process itself was held up.
+const STEP: Duration = Duration::from_millis(10);
 
 /// One call of [`Port::serve`].
 struct Server<P, F> {
@@ -389,8 +403,23 @@ struct Server<P, F> {
     serving: Serving,
     handler: F,
     /// Those that have not ended.
-    threads: Mutex<Vec<ThreadId>>,
+    threads: Mutex<Vec<Arc<Thread>>>,
+    /// To wait for those that may be left behind.
+    handles: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// A thread of a server. It alone changes this.
+struct Thread {
+    id: ThreadId,
+    state: ThreadState,
+    /// It runs the caller's functions, and does not wait for an event.
+    is_busy: AtomicBool,
+    /// Of the connection or listener of the event that it has taken last.
+    key: AtomicUsize,
+}
+
+/// No connection has this key.
+const NONE: usize = usize::MAX;
 
 /// How a server starts its threads: each runs [`Server::run`].
 trait Threads {
@@ -429,7 +458,11 @@ where
 {
     fn start(&self, thread: thread::Builder) -> io::Result<()> {
         let this = Detached(Arc::clone(&self.0));
-        thread.spawn(move || this.0.run(&this)).map(drop)
+        let handle = thread.spawn(move || this.0.run(&this))?;
+        let mut handles = lock(&self.0.handles);
+        handles.retain(|handle| !handle.is_finished());
+        handles.push(handle);
+        Ok(())
     }
 }
 
@@ -448,6 +481,7 @@ where
             serving,
             handler,
             threads: Mutex::default(),
+            handles: Mutex::default(),
         })
     }
 
@@ -472,37 +506,42 @@ where
         let slow = self.serving.on_slow.as_ref();
         let mut slow = slow.map(|(after, call)| (SlowWatch::new(*after), call));
         let mut is_told = false;
+        // How much of their time to leave has passed, and when that was.
+        let (mut passed, mut before) = (Duration::ZERO, None);
         while self.crew.threads() > 0 {
-            let (now, end) = (Instant::now(), connections.end.get());
+            let end = connections.end.get();
             if let Some((watch, call)) = &mut slow {
                 watch.look(&connections.port, |thread, key| {
                     call(&self.port.slow_handler((thread, key)));
                 });
             }
-            let until = |at: Instant| at.saturating_duration_since(now);
-            let left = end.map(|end| (until(end), until(end + LEAVE)));
-            if left.is_some_and(|(to_end, _)| to_end.is_zero()) && !connections.is_closed() {
-                // All threads may be busy: nobody takes the packet that says so.
-                drop_all(connections.end(true));
-            }
-            let next = match left {
-                Some((Duration::ZERO, Duration::ZERO)) if !is_told => {
-                    let handlers = self.left();
+            let now = Instant::now();
+            let to_end = end.map(|end| end.saturating_duration_since(now));
+            let next = if to_end != Some(Duration::ZERO) || is_told {
+                to_end.filter(|_| !is_told)
+            } else {
+                if !connections.is_closed() {
+                    // All threads may be busy: nobody takes the packet that says so.
+                    drop_all(connections.end(true));
+                }
+                let since = before.replace(now).map_or(Duration::ZERO, |it| now - it);
+                passed += since.min(STEP);
+                let handlers = if passed < LEAVE {
+                    Vec::new()
+                } else {
+                    self.left()
+                };
+                if !handlers.is_empty() {
                     is_told = true;
                     if let Some(call) = &self.serving.on_stuck {
-                        if !handlers.is_empty() {
-                            drop_all([catch_unwind(AssertUnwindSafe(|| call(&handlers)))]);
-                        }
+                        drop_all([catch_unwind(AssertUnwindSafe(|| call(&handlers)))]);
                     }
                     if may_leave {
                         return handlers;
                     }
                     continue;
                 }
-                Some((Duration::ZERO, _)) if is_told => None,
-                Some((Duration::ZERO, to_leave)) => Some(to_leave),
-                Some((to_end, _)) => Some(to_end),
-                None => None,
+                Some(STEP)
             };
             let pause = slow.as_ref().map(|(watch, _)| watch.pause());
             let timeout = [next, pause].into_iter().flatten().min();
@@ -512,19 +551,24 @@ where
         Vec::new()
     }
 
-    /// The handlers of threads that have not ended.
+    /// The handlers that run.
     fn left(&self) -> Vec<SlowHandler> {
-        let mut handlers = self.port.slow(Duration::ZERO);
-        let threads = lock(&self.threads).clone();
-        handlers.retain(|it| threads.contains(&it.thread.thread));
-        for thread in threads {
-            if handlers.iter().all(|it| it.thread.thread != thread) {
-                // The system shows nothing of it.
-                let thread = SlowThread::of(thread);
-                handlers.push(SlowHandler { id: None, thread });
-            }
-        }
-        handlers
+        let mut threads = lock(&self.threads).clone();
+        threads.retain(|it| it.is_busy.load(Ordering::SeqCst));
+        let slow = self.port.slow(Duration::ZERO);
+        let handlers = threads.iter().map(|it| {
+            let slow = slow.iter().find(|slow| slow.thread.thread == it.id);
+            slow.cloned().unwrap_or_else(|| SlowHandler {
+                // It has said that it blocks, or the port does not know.
+                id: self
+                    .port
+                    .shared
+                    .connections
+                    .id(it.key.load(Ordering::Relaxed)),
+                thread: SlowThread::of(it.id, it.state.describe()),
+            })
+        });
+        handlers.collect()
     }
 
     /// Start one thread more, if the limit and the system allow it.
@@ -547,29 +591,36 @@ where
 
     /// One thread of the crew, which ends with it.
     fn run(&self, threads: &impl Threads) {
-        let this = thread::current().id();
-        lock(&self.threads).push(this);
-        if !self.work(threads) {
+        let this = Arc::new(Thread {
+            id: thread::current().id(),
+            state: ThreadState::of_this(),
+            is_busy: AtomicBool::new(true),
+            key: AtomicUsize::new(NONE),
+        });
+        lock(&self.threads).push(Arc::clone(&this));
+        if !self.work(&this, threads) {
             self.crew.ended();
         }
-        lock(&self.threads).retain(|&it| it != this);
+        lock(&self.threads).retain(|it| it.id != this.id);
         self.port.shared.connections.end.notify();
     }
 
     /// True if it ends for want of work, while others go on.
-    fn work(&self, threads: &impl Threads) -> bool {
+    fn work(&self, this: &Thread, threads: &impl Threads) -> bool {
         let mut worker = self.port.worker(self.serving.room);
         if let Some(call) = &self.serving.on_start {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call())) {
                 self.report(&mut worker, None, panic);
             }
         }
+        this.is_busy.store(false, Ordering::SeqCst);
         let idle = Some(self.serving.idle);
         let mut timeout = idle;
         loop {
             let mut is_busy = false;
             let mut on_busy = |is_now| {
                 let was_busy = std::mem::replace(&mut is_busy, is_now);
+                this.is_busy.store(is_now, Ordering::SeqCst);
                 if was_busy && !is_now {
                     self.crew.end_work();
                 } else if !was_busy && is_now && self.crew.begin_work() {
@@ -591,7 +642,8 @@ where
                     |time| worker.blocking(|| thread::sleep(time)),
                     || drop(self.start_thread(threads)),
                 );
-                while self.handle_next(&mut worker) {}
+                while self.handle_next(this, &mut worker) {}
+                this.is_busy.store(false, Ordering::SeqCst);
                 self.crew.end_work();
             }
             match outcome {
@@ -611,13 +663,15 @@ where
     }
 
     /// Take an event, and handle it. False if there is none.
-    fn handle_next(&self, worker: &mut Worker<T, M>) -> bool {
+    fn handle_next(&self, this: &Thread, worker: &mut Worker<T, M>) -> bool {
         let mut id = None;
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let Some(event) = worker.take() else {
                 return false;
             };
             id = event.id();
+            let key = id.map(|id| self.port.shared.connections.slots.key(id.0));
+            this.key.store(key.unwrap_or(NONE), Ordering::Relaxed);
             (self.handler)(worker, event);
             true
         }));

@@ -523,8 +523,12 @@ impl<T: Source, M> Worker<T, M> {
             return;
         };
         let is_draining = connections.is_draining();
-        if !is_completion(entry) && (is_draining || reasons.intersects(ENDS)) {
-            self.accept_last(id, &listener);
+        let ends = is_draining || reasons.intersects(ENDS) || listener.is_ending();
+        if !is_completion(entry) && ends {
+            if let Some(pause) = self.accept_last(id, &listener) {
+                self.arm_listener(entry, &pause);
+                return drop_all([listener]);
+            }
             drop(listener);
             return self.close_listener(entry.completion_key);
         }
@@ -536,9 +540,9 @@ impl<T: Source, M> Worker<T, M> {
         drop_all([listener]);
     }
 
-    /// A listener is about to be closed: accept what has come.
-    fn accept_last(&mut self, id: Id, listener: &Listener<T>) {
-        listener.end();
+    /// A listener is about to be closed: accept what has come. Returns a pause if connections wait, and it is to try again.
+    fn accept_last(&mut self, id: Id, listener: &Listener<T>) -> Option<Round> {
+        let tries_again = listener.end();
         let mut most = LAST_BATCH;
         let round = loop {
             let accept = || self.accept_batch(listener, &mut most, false);
@@ -547,9 +551,15 @@ impl<T: Source, M> Worker<T, M> {
                 Err(panic) => self.notify(Notice::Panicked(Some(id), panic)),
             }
         };
-        if let Some(error) = round.error {
+        // Without descriptors a system fails before it looks whether one waits.
+        let is_left = round.error.is_some() && self.shared.connections.is_any_waiting(id);
+        if is_left && tries_again {
+            return Some(round);
+        }
+        if let (Some(error), true) = (round.error, is_left) {
             self.notify(Notice::NotAccepting(id, error));
         }
+        None
     }
 
     /// Accept a batch, and arm or report each connection. This runs the caller's code.
@@ -585,11 +595,16 @@ impl<T: Source, M> Worker<T, M> {
             }
         };
         listener.replenish(&mut round);
-        match (listener.change(&round), round.error) {
+        match (listener.change(&round), round.error.take()) {
             (Some(true), Some(error)) => self.notify(Notice::NotAccepting(id, error)),
             (Some(false), _) => self.notify(Notice::Accepting(id)),
             _ => {}
         }
+        self.arm_listener(entry, &round);
+    }
+
+    /// Arm a listener again, after a batch.
+    fn arm_listener(&mut self, entry: &Entry, round: &Round) {
         let key = entry.completion_key;
         let shared = &*self.shared;
         let until = round.until.map(|until| shared.deadlines.ticks_until(until));

@@ -56,6 +56,8 @@ struct Accepts {
     pending: Vec<*mut Accept>,
     /// Completed, with their packets dequeued.
     ended: VecDeque<Box<Accept>>,
+    /// Their packets, which only carry addresses, may be queued still: no other may have one of these.
+    is_over: bool,
 }
 
 // SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under
@@ -104,10 +106,10 @@ impl PendingAccepts {
         })
     }
 
-    /// Post accepts up to the maximum. Completed ones that were not taken count.
+    /// Post accepts up to the maximum, until the [end](Self::end). Completed ones that were not taken count.
     pub(crate) fn post(&self) -> io::Result<()> {
         let mut accepts = lock(&self.accepts);
-        while accepts.pending.len() + accepts.ended.len() < self.depth {
+        while !accepts.is_over && accepts.pending.len() + accepts.ended.len() < self.depth {
             let socket = Socket::new(self.domain, Type::STREAM, Some(Protocol::TCP))?;
             let accept = Box::into_raw(Box::new(Accept {
                 overlapped: OVERLAPPED {
@@ -162,12 +164,13 @@ impl PendingAccepts {
     /// packets.
     pub(crate) fn end(&self) {
         let mut accepts = lock(&self.accepts);
+        accepts.is_over = true;
         for &accept in &accepts.pending {
             // SAFETY: it is there until the kernel has ended it, which makes this call do nothing.
             unsafe { CancelIoEx(self.listener as HANDLE, &raw const (*accept).overlapped) };
         }
         // The kernel writes into them until they have ended. Their packets only carry their addresses.
-        let Accepts { pending, ended } = &mut *accepts;
+        let Accepts { pending, ended, .. } = &mut *accepts;
         loop {
             // SAFETY: the event is there, and so are those that have not ended.
             unsafe { ResetEvent(self.event.as_raw_handle()) };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify::owned::{Event, Held, Interest, Listening, Port, Serving};
+use socknotify::owned::{Event, Held, Interest, Listening, Port, Serving, SlowHandler};
 use socknotify::{Backend, Error};
 
 use crate::support::{PATIENCE, port_with, read_byte, uninterrupted, wait_until};
@@ -677,5 +677,83 @@ fn a_handler_that_ends_in_time_is_not_left_behind(backend: Backend) -> io::Resul
     })?;
     assert!(left.is_empty());
     assert_eq!(has_ended.load(Ordering::Relaxed), 1);
+    Ok(())
+}
+
+/// Whoever looks at the time may be late: what ends with the port is not stuck even then.
+#[for_every_backend(with_places)]
+fn a_handler_has_time_to_end_however_late_the_port_is_closed(backend: Backend) -> io::Result<()> {
+    let (port, end, ended) = stuck(backend)?;
+    let port = &*port;
+    let ended = Mutex::new(ended);
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&reports);
+    // This keeps the port open.
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let _peer = TcpStream::connect(listener.local_addr()?)?;
+    let _held = port.adopt(listener.accept()?.0)?;
+    // It blocks the thread that looks.
+    let on_slow = move |_: &SlowHandler| {
+        let _ = ended.lock().expect("no panic").recv();
+    };
+    let serving = Serving::default()
+        .threads(1)
+        .on_slow(Duration::from_millis(1), on_slow)
+        .on_stuck(move |handlers| told.lock().expect("no panic").push(handlers.to_vec()));
+    port.serve(serving, |_, event| {
+        if let Event::Message(1) = event {
+            thread::sleep(Duration::from_millis(50));
+            port.drain(SHORT_DRAIN);
+            thread::sleep(Duration::from_millis(300));
+            // However often it is called.
+            (0..100).for_each(|_| end.send(()).expect("it waits"));
+            wait_until("it is closed", || port.send(2).is_err());
+        }
+    })?;
+    let reports = reports.lock().expect("no panic");
+    assert!(reports.is_empty(), "{reports:?}");
+    Ok(())
+}
+
+/// What a handler owns is dropped before `serve_detached` says that all have ended.
+#[for_every_backend]
+fn nothing_of_a_handler_is_left_when_all_have_ended(backend: Backend) -> io::Result<()> {
+    for _ in 0..500 {
+        let port = Arc::new(Port::<TcpStream, u32>::from(port_with(backend, 2)?));
+        port.send(1).expect("it is open");
+        let kept = Arc::new(());
+        let (draining, owned) = (Arc::clone(&port), Arc::clone(&kept));
+        let left = port.serve_detached(Serving::default(), move |_, _| {
+            let _ = &owned;
+            draining.drain(PATIENCE);
+        })?;
+        assert!(left.is_empty());
+        assert_eq!(Arc::strong_count(&kept), 1, "the handler");
+        assert_eq!(Arc::strong_count(&port), 1, "the port");
+    }
+    Ok(())
+}
+
+/// One that is in `blocking`, as the guide says.
+#[for_every_backend]
+fn a_handler_that_says_that_it_blocks_is_named(backend: Backend) -> io::Result<()> {
+    let port = Arc::new(owning_port(backend, 1)?);
+    let (connection, _peer) = connect(&port)?;
+    let id = connection.id();
+    port.arm(connection, Interest::OUT);
+    let (end, ended) = channel::<()>();
+    let draining = Arc::clone(&port);
+    let ended = Mutex::new(ended);
+    let left = port.serve_detached(Serving::default().name("stuck"), move |worker, event| {
+        draining.drain(SHORT_DRAIN);
+        let ended = ended.lock().expect("no panic");
+        let _ = worker.blocking(|| ended.recv());
+        drop(event);
+    })?;
+    drop(end);
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].id, Some(id));
+    #[cfg(target_os = "linux")]
+    assert_eq!(left[0].thread.name.as_deref(), Some("stuck"));
     Ok(())
 }

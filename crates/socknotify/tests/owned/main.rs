@@ -7,6 +7,7 @@ extern crate socknotify_test_macros;
 #[macro_use]
 mod support;
 
+mod backlog;
 mod closes;
 mod connect;
 mod deadlines;
