@@ -1,15 +1,12 @@
 //! The access log.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Write};
-use std::mem;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
-use std::time::{Duration, SystemTime};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use std::{mem, thread};
 
 use httpdate::HttpDate;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -69,131 +66,294 @@ fn time(time: SystemTime) -> String {
     format!("{}/{}/{}:{} +0000", next(), next(), next(), next())
 }
 
-/// How many bytes of lines may wait to be written. What comes beyond that is left out, and counted.
-const MOST_WAITING: usize = 4 << 20;
+/// How much waits to be written, besides what the writer has in hand. What does not fit is lost, and counted.
+const ROOM: usize = 4 << 20;
 
-/// Where the lines go. A thread of its own writes them: a file that stands still, or a pipe that nobody reads, keeps no thread of
-/// the server waiting.
+/// How much is written at once: a pipe takes it whole or not at all.
+const PART: usize = 4096;
+
+/// How often to try again where the log takes nothing.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Where the lines go: to a thread that writes them, in the order in which they come. No other thread waits for the file.
 #[derive(Debug)]
-pub(crate) struct AccessLog {
-    orders: Sender<Order>,
-    state: Arc<State>,
-}
+pub(crate) struct AccessLog(Arc<Queue>);
 
-enum Order {
-    Append(String),
-    Reopen,
-    /// Say when all before this is done.
-    Flush(Sender<()>),
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many bytes wait to be written.
-    waiting: AtomicUsize,
-    /// How many lines were left out.
-    left_out: AtomicU64,
+    lines: Vec<u8>,
+    /// How many lines are not written: these, and those that the writer has in hand.
+    pending: u64,
+    /// How many did not fit behind these.
+    missing: u64,
+    /// How many are lost in all.
+    lost: u64,
+    /// The file is to be opened again.
+    reopens: bool,
+    /// Nothing more comes.
+    ends: bool,
+    has_ended: bool,
 }
 
-impl State {
-    fn leave_out(&self, lines: &str) {
-        let count = lines.bytes().filter(|&byte| byte == b'\n').count();
-        self.left_out.fetch_add(count as u64, Ordering::Relaxed);
-    }
-
-    fn left_out(&self) -> u64 {
-        self.left_out.load(Ordering::Relaxed)
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl AccessLog {
-    /// Opens it, and starts its thread.
+    /// Opens the file, and starts the thread that writes to it.
     ///
     /// # Errors
     ///
     /// The system's; also if it is a pipe that nobody has open for reading.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = open(path)?;
-        let (orders, received) = channel();
-        let state = Arc::new(State::default());
-        let log = AccessLog {
-            orders,
-            state: Arc::clone(&state),
+        let queue = Arc::new(Queue::default());
+        let writer = Writer {
+            queue: Arc::clone(&queue),
+            path: path.to_owned(),
+            file: system::open_log(path)?,
+            lines: Vec::new(),
+            written: 0,
+            missing: 0,
+            missing_after: 0,
+            is_late: false,
+            is_torn: false,
+            has_failed: false,
         };
-        let path = path.to_owned();
-        thread::Builder::new()
-            .name("access log".into())
-            .spawn(move || write_all(file, &path, &received, &state))?;
-        Ok(log)
+        let thread = thread::Builder::new().name("access log".into());
+        thread.spawn(move || writer.run())?;
+        Ok(AccessLog(queue))
     }
 
-    /// Opens the file of this name again, which may be another one meanwhile. If that fails, the server goes on with the old
-    /// one, and says so.
+    /// Has the file of this name opened again, which may be another one meanwhile.
     pub(crate) fn reopen(&self) {
-        let _ = self.orders.send(Order::Reopen);
+        self.0.lock().reopens = true;
+        self.0.changed.notify_all();
     }
 
-    /// Appends what a thread has to say. If too much waits to be written, it is left out, and counted.
+    /// Takes what a thread has to say. If there is no room for it, it is lost.
     pub(crate) fn append(&self, log: &mut Log) {
-        let lines = mem::take(&mut log.lines);
-        if lines.is_empty() {
+        if log.lines.is_empty() {
             return;
         }
-        let length = lines.len();
-        let waiting = self.state.waiting.fetch_add(length, Ordering::Relaxed);
-        if waiting + length > MOST_WAITING {
-            self.state.waiting.fetch_sub(length, Ordering::Relaxed);
-            self.state.leave_out(&lines);
+        let count = lines_in(log.lines.as_bytes());
+        let mut state = self.0.lock();
+        let was_empty = state.lines.is_empty() && state.missing == 0;
+        // Nothing is taken behind a gap, so that the writer knows where it is.
+        if state.missing == 0 && state.lines.len() + log.lines.len() <= ROOM {
+            state.lines.extend_from_slice(log.lines.as_bytes());
+            state.pending += count;
         } else {
-            let _ = self.orders.send(Order::Append(lines));
+            state.missing += count;
+            state.lost += count;
+        }
+        drop(state);
+        log.lines.clear();
+        if was_empty {
+            self.0.changed.notify_all();
         }
     }
 
-    /// How many lines were left out.
-    pub(crate) fn left_out(&self) -> u64 {
-        self.state.left_out()
+    /// How many lines were lost so far.
+    pub(crate) fn lost(&self) -> u64 {
+        self.0.lock().lost
     }
 
-    /// Waits until all lines are written, for this time at most.
-    pub(crate) fn flush(&self, within: Duration) {
-        let (done, is_done) = channel();
-        let _ = self.orders.send(Order::Flush(done));
-        let _ = is_done.recv_timeout(within);
-    }
-}
-
-/// Writes what comes, until the log is dropped. Says once, until the log is opened again, that lines are left out.
-fn write_all(mut file: File, path: &Path, orders: &Receiver<Order>, state: &State) {
-    let (mut has_gaps, mut left_out) = (false, 0);
-    for order in orders {
-        match order {
-            Order::Append(lines) => {
-                let outcome = file.write_all(lines.as_bytes());
-                if outcome.is_err() {
-                    state.leave_out(&lines);
-                }
-                state.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
-                let left_out_before = mem::replace(&mut left_out, state.left_out());
-                if left_out > left_out_before && !mem::replace(&mut has_gaps, true) {
-                    let why = outcome.err().map(|error| error.to_string());
-                    let why = why.unwrap_or_else(|| "it takes too long to write".to_owned());
-                    output::problem(format_args!("the access log has gaps: {why}"));
-                }
+    /// Waits until everything is written, at most until then. What is not is lost.
+    pub(crate) fn finish(&self, until: Instant) {
+        let mut state = self.0.lock();
+        state.ends = true;
+        self.0.changed.notify_all();
+        while !state.has_ended {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.lost += mem::take(&mut state.pending);
+                return;
             }
-            Order::Reopen => match open(path) {
-                Ok(opened) => (file, has_gaps) = (opened, false),
-                Err(error) => output::problem(format_args!("open {}: {error}", path.display())),
-            },
-            Order::Flush(done) => drop(done),
+            let waited = self.0.changed.wait_timeout(state, left);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-/// A pipe without a reader is refused, in place of waiting for one.
-fn open(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.append(true).create(true);
-    system::open_to_write(&mut options, path)
+/// What the thread that writes has.
+struct Writer {
+    queue: Arc<Queue>,
+    path: PathBuf,
+    file: File,
+    lines: Vec<u8>,
+    /// How much of these.
+    written: usize,
+    /// How many lines are missing before these, and behind them. The log is to say so.
+    missing: u64,
+    missing_after: u64,
+    /// The log has taken nothing, and is to be tried again.
+    is_late: bool,
+    /// It ends within a line.
+    is_torn: bool,
+    /// It was said what is wrong, since the file was opened.
+    has_failed: bool,
+}
+
+/// Why the writer does not wait.
+struct Take {
+    /// The file is to be opened again.
+    reopens: bool,
+    /// Something has not fitted.
+    has_gap: bool,
+}
+
+impl Writer {
+    fn run(mut self) {
+        while let Some(Take { reopens, has_gap }) = self.take() {
+            if reopens {
+                self.reopen();
+            }
+            if has_gap {
+                self.say("it takes less than there is");
+            }
+            let outcome = self.write();
+            self.is_late =
+                matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            match outcome {
+                Err(error) if !self.is_late => self.fail(&error),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits for something to do, and takes what is to be written. `None` at the end.
+    fn take(&mut self) -> Option<Take> {
+        let mut state = self.queue.lock();
+        loop {
+            // What did not fit meanwhile came behind what is in hand and what waits.
+            if self.lines.is_empty() && self.missing_after == 0 {
+                self.lines = mem::take(&mut state.lines);
+                self.missing_after = mem::take(&mut state.missing);
+            }
+            let has_gap = self.missing_after + state.missing > 0;
+            if state.reopens || self.is_late || has_gap || !self.lines.is_empty() {
+                let reopens = mem::take(&mut state.reopens);
+                return Some(Take { reopens, has_gap });
+            }
+            if state.ends {
+                state.has_ended = true;
+                self.queue.changed.notify_all();
+                return None;
+            }
+            let waited = self.queue.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// If that fails, the old one stays.
+    fn reopen(&mut self) {
+        match system::open_log(&self.path) {
+            Ok(file) => {
+                self.file = file;
+                self.has_failed = false;
+                self.is_torn = false;
+                // A line that has begun begins again there.
+                let begun = &self.lines[..self.written];
+                self.written = begun
+                    .iter()
+                    .rposition(|&it| it == b'\n')
+                    .map_or(0, |at| at + 1);
+            }
+            Err(error) => output::problem(format_args!("open {}: {error}", self.path.display())),
+        }
+    }
+
+    /// Writes what is in hand.
+    ///
+    /// # Errors
+    ///
+    /// The file's; `WouldBlock` if it takes nothing for a while.
+    fn write(&mut self) -> io::Result<()> {
+        self.note_missing()?;
+        while self.written < self.lines.len() {
+            let rest = &self.lines[self.written..];
+            let part = &rest[..rest.len().min(PART)];
+            let end = part.iter().rposition(|&it| it == b'\n');
+            let part = &part[..end.map_or(part.len(), |at| at + 1)];
+            let count = put(&self.file, part)?;
+            let lines = lines_in(&part[..count]);
+            self.written += count;
+            let mut state = self.queue.lock();
+            state.pending = state.pending.saturating_sub(lines);
+        }
+        self.lines = Vec::new();
+        self.written = 0;
+        self.missing = mem::take(&mut self.missing_after);
+        self.note_missing()
+    }
+
+    fn note_missing(&mut self) -> io::Result<()> {
+        if self.missing == 0 {
+            return Ok(());
+        }
+        let newline = if self.is_torn { "\n" } else { "" };
+        let missing = output::count(self.missing as usize, "line");
+        let note = format!("{newline}# missing here: {missing}\n");
+        let count = put(&self.file, note.as_bytes())?;
+        self.is_torn = count < note.len();
+        if self.is_torn {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.missing = 0;
+        Ok(())
+    }
+
+    /// What is in hand is lost. The server goes on.
+    fn fail(&mut self, error: &io::Error) {
+        let (begun, rest) = self.lines.split_at(self.written);
+        self.is_torn |= begun.last().is_some_and(|&last| last != b'\n');
+        let lost = lines_in(rest);
+        self.missing += lost + mem::take(&mut self.missing_after);
+        let mut state = self.queue.lock();
+        state.pending = state.pending.saturating_sub(lost);
+        state.lost += lost;
+        drop(state);
+        self.lines = Vec::new();
+        self.written = 0;
+        self.say(error);
+    }
+
+    /// Says what is wrong, once.
+    fn say(&mut self, reason: impl fmt::Display) {
+        if !mem::replace(&mut self.has_failed, true) {
+            output::problem(format_args!("the access log has gaps: {reason}"));
+        }
+    }
+}
+
+/// Writes once. `WouldBlock` if the file takes nothing for a while.
+fn put(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
+    if !system::takes_more(file, RETRY) {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    loop {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                thread::sleep(RETRY);
+                return Err(error);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn lines_in(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `socknotify serve`: a server on one port and many threads.
 //!
 //! A notification moves a [`client`] out of the port, to one thread. That thread serves it once, for a bounded
-//! amount of work, and arms it again with a deadline. All threads run the same loop ([`server`]); the main
-//! thread shows figures and waits for the signal to end ([`watch`]).
+//! amount of work, and arms it again with a deadline. All threads run the same loop ([`server`]). One more shows figures and
+//! brings about the end ([`watch`]); the main thread waits for signals, and ends the process in time.
 
 mod client;
 mod datagrams;
@@ -19,30 +19,31 @@ mod tally;
 mod watch;
 
 use std::error::Error;
-use std::io::{self, IsTerminal};
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
+use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::options::{self, PortOptions};
-use crate::signals::{Signals, Waker};
-use crate::{descriptors, output};
+use crate::signals::Signals;
 use log::AccessLog;
 use plan::{Mode, Plan};
 use root::{Root, Rules};
 use server::Server;
-use watch::{LastResort, Threads};
 
 /// Serve clients on one port and many threads: echo, discard, HTTP or files on streams, echo of datagrams
 ///
 /// Prints `listening on ADDRESS`, and a summary at the end. SIGTERM, SIGINT and Ctrl-C drain: the server accepts no more
 /// connections, answers what has come and finishes what has begun, for the time of --grace, and exits. What is cut off then
-/// is counted. A second one of them exits at once.
+/// is counted. A second later at most the process is gone, whatever blocks: threads that wait for a disk are left behind, and
+/// counted. The exit code is 1 if not even the summary is taken. A second one of these signals exits at once. SIGHUP opens
+/// the access log again, and ends no server.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Where to listen: HOST:PORT (port 0: any free one) or unix:PATH
@@ -65,9 +66,9 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "root")]
     listing: bool,
 
-    /// Append each HTTP request, and how it was answered, to this file in the common log format. SIGHUP opens it again. If it
-    /// cannot be written fast enough, as a pipe that nobody reads, lines are left out and counted; a pipe that nobody has open
-    /// for reading is refused
+    /// Append each HTTP request, and how it was answered, to this file in the common log format. SIGHUP opens it again.
+    /// No request waits for it: if it takes less than there is, up to 4 MiB of lines are kept. What does not fit is left out
+    /// and counted, and the log says where: `# missing here: 3 lines`. A pipe that nobody has open for reading is refused
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
 
@@ -83,8 +84,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = options::seconds)]
     idle_timeout: Duration,
 
-    /// How long what has begun may take when the server is to end. Then it is cut off; a second later the program has ended,
-    /// whatever its threads wait for
+    /// How long what has begun may take when the server is to end. Then it is cut off, and the process ends within a second
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = options::seconds)]
     grace: Duration,
 }
@@ -109,23 +109,25 @@ impl Arguments {
     }
 }
 
-/// A thread of the server, which says how it ends, also if it panics.
-struct Ends {
-    outcome: Option<io::Result<()>>,
-    to: Sender<io::Result<()>>,
-    waker: Waker,
+/// What the thread hears that serves until the end.
+enum News {
+    /// A signal has come.
+    Drain,
+    /// A thread of the server has ended.
+    Ended(io::Result<()>),
 }
 
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let panicked = || Err(io::Error::other("a thread panicked"));
-        // Nobody waits any more.
-        let _ = self.to.send(self.outcome.take().unwrap_or_else(panicked));
-        self.waker.wake();
-    }
+/// Serves on this thread, and says how that ends.
+fn serve(server: &Server, news: &Sender<News>) {
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| server.run_thread()));
+    let outcome = outcome.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+    // Nobody hears it after the end.
+    let _ = news.send(News::Ended(outcome));
 }
 
 /// Serves until a signal ends it. True if nothing went wrong.
+///
+/// This thread does nothing that may block, and so can end the process in time whatever the others do.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     descriptors::raise();
     // Before it prints that it listens: a program that waits for that may send a signal.
@@ -140,53 +142,62 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let log = arguments.access_log.as_deref().map(|path| {
         AccessLog::open(path).map_err(|error| format!("open {}: {error}", path.display()))
     });
-    let server = Arc::new(Server::new(
+    let server = Server::new(
         arguments.port.build()?,
         Plan::new(
             arguments.mode,
             arguments.idle_timeout,
-            arguments.grace,
             root.transpose()?,
             log.transpose()?,
         ),
-    ));
-    let mut bound = server
+    );
+    // Threads that are left behind have it as long as the process is there.
+    let server: &'static Server = Box::leak(Box::new(server));
+    let bound = server
         .listen(&arguments.listen)
         .map_err(|error| format!("listen on {}: {error}", arguments.listen))?;
     let processors = socknotify::default_concurrency().max(server.places());
-    let count = arguments
+    let threads = arguments
         .threads
         .map_or(processors * 2, |threads| threads as usize);
 
-    let (to, ended) = channel();
-    let threads = Threads { count, ended };
-    for _ in 0..count {
-        let (server, to, waker) = (Arc::clone(&server), to.clone(), signals.waker());
-        let run = move || {
-            let outcome = None;
-            let mut ends = Ends { outcome, to, waker };
-            ends.outcome = Some(server.run_thread());
-        };
-        thread::Builder::new().spawn(run)?;
+    let (news, heard) = channel();
+    for _ in 0..threads {
+        let news = news.clone();
+        thread::Builder::new().spawn(move || serve(server, &news))?;
     }
-    let last_resort = LastResort::start()?;
-    output::line(format_args!("listening on {bound}"))?;
-    let is_shown = io::stderr().is_terminal();
-    let (left, outcome) = watch::until_the_end(
-        &server,
-        &mut bound,
-        &signals,
-        threads,
-        last_resort,
-        is_shown,
-    );
-    output::line(server.figures())?;
-    if left > 0 {
-        output::line(format_args!(
-            "left behind    {:>12}",
-            output::count(left, "thread")
-        ))?;
+    let (says, outcome) = channel();
+    let waker = signals.waker();
+    thread::Builder::new().spawn(move || {
+        let outcome = watch::until_the_end(server, bound, &heard, threads, &waker);
+        // The process ends if this is not heard.
+        let _ = says.send(outcome);
+        waker.wake();
+    })?;
+    loop {
+        match outcome.try_recv() {
+            Ok(outcome) => {
+                outcome?;
+                return Ok(true);
+            }
+            Err(TryRecvError::Disconnected) => return Err("a thread panicked".into()),
+            Err(TryRecvError::Empty) => {}
+        }
+        if signals.have_come() && server.plan.drain(arguments.grace) {
+            // It has not ended, or has just done so.
+            let _ = news.send(News::Drain);
+        }
+        if let Some(log) = server.plan.log.as_ref().filter(|_| signals.reopen()) {
+            log.reopen();
+        }
+        let left = server.plan.cut_off().map(|cut_off| {
+            let end = cut_off + watch::END;
+            end.saturating_duration_since(Instant::now())
+        });
+        if left.is_some_and(|left| left.is_zero()) {
+            // Not even its summary was taken.
+            return Ok(false);
+        }
+        signals.wait(left);
     }
-    outcome?;
-    Ok(left == 0)
 }

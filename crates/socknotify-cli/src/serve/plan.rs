@@ -13,8 +13,6 @@ use super::root::Root;
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
     pub(crate) idle_timeout: Duration,
-    /// How long what has begun may take when the server is to end.
-    pub(crate) grace: Duration,
     /// Where the files are that are served.
     pub(crate) root: Option<Arc<Root>>,
     pub(crate) log: Option<AccessLog>,
@@ -34,14 +32,12 @@ impl Plan {
     pub(crate) fn new(
         mode: Mode,
         idle_timeout: Duration,
-        grace: Duration,
         root: Option<Root>,
         log: Option<AccessLog>,
     ) -> Self {
         Plan {
             mode,
             idle_timeout,
-            grace,
             root: root.map(Arc::new),
             log,
             drain: OnceLock::new(),
@@ -68,13 +64,14 @@ impl Plan {
         drain.is_some_and(|drain| drain.half <= Instant::now() || is_empty())
     }
 
-    /// The server drains from now on, for at most its grace.
-    pub(crate) fn drain(&self) {
+    /// The server drains from now on, for at most this time. Returns whether it did not before.
+    pub(crate) fn drain(&self, grace: Duration) -> bool {
         let now = Instant::now();
-        self.drain.get_or_init(|| Drain {
-            half: now + self.grace / 2,
-            cut_off: now + self.grace,
-        });
+        let drain = Drain {
+            half: now + grace / 2,
+            cut_off: now + grace,
+        };
+        self.drain.set(drain).is_ok()
     }
 }
 

@@ -1,9 +1,9 @@
 //! The server: one port, and the loop that each of its threads runs.
 
-use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{io, mem, thread};
 
 use socknotify::owned::{
     BorrowedSocket, Buffer, Event, FileCompletion, Held, Interest, Listen, Listening, Port,
@@ -32,8 +32,8 @@ const ACCEPT: usize = 64;
 /// How long a client that was sent everything may take to close its side.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// The same after the grace.
-const LAST_LINGER: Duration = Duration::from_millis(700);
+/// How long clients may take at the end of the server for what they were sent, when what is not finished is cut off.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What the port owns.
 #[derive(Debug)]
@@ -125,26 +125,34 @@ impl Server {
         self.port.snapshot()
     }
 
-    /// Stop accepting, close idle clients, and finish what has begun within the grace. Returns when all is to be over.
-    pub(crate) fn drain(&self) -> Instant {
-        self.plan.drain();
-        // What is cut off says so before, and gets there.
-        let within = self.plan.grace.saturating_add(LAST_LINGER);
-        self.port.drain(within);
-        Instant::now() + within
+    /// Stop accepting, close idle clients, and finish what has begun until the plan cuts it off.
+    pub(crate) fn drain(&self) {
+        let cut_off = self.plan.cut_off().unwrap_or_else(Instant::now);
+        let end = cut_off + LAST_WORDS;
+        // When that is over, the threads end.
+        self.port
+            .drain(end.saturating_duration_since(Instant::now()));
     }
 
-    /// End all threads. Connections that wait are closed, and counted if they were not finished.
-    pub(crate) fn close(&self) {
-        let mut left = self.port.close();
-        let is_cut = |peer: &&Peer| matches!(peer, Peer::Client(client) if !client.is_over());
-        let waiting = left.iter().filter(is_cut).count();
-        let held = left.take_operations().len() + left.take_messages().len();
+    /// The threads have ended, or are left behind: counts the connections that are there as cut off. Returns how many
+    /// threads of the port, which open and read files, are left behind, too.
+    ///
+    /// None of them is closed here: to close a file may block. The system closes everything when the process ends.
+    pub(crate) fn close(&self, until: Instant) -> usize {
+        let open = self.port.connections();
+        let left = self.port.close();
+        let is_over = |peer: &&Peer| matches!(peer, Peer::Client(client) if client.is_over());
+        let over = left.iter().filter(is_over).count();
+        mem::forget(left);
         let mut counts = Counts::default();
-        for _ in 0..waiting + held {
-            counts.dropped.count(Reason::Cut);
-        }
+        let cut = open.saturating_sub(over);
+        counts.dropped.count_all(Reason::Cut, cut);
         self.tally.collect(&mut counts);
+        // Those without work end at once.
+        while self.port.helper_threads() > 0 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.port.helper_threads()
     }
 
     /// What was counted so far. A thread adds its own counts before it dequeues again.
@@ -152,7 +160,8 @@ impl Server {
         Figures {
             open: self.port.connections(),
             counts: self.tally.totals(),
-            unlogged: self.plan.log.as_ref().map_or(0, AccessLog::left_out),
+            unlogged: self.plan.log.as_ref().map_or(0, AccessLog::lost),
+            left_behind: 0,
         }
     }
 
@@ -242,8 +251,8 @@ impl Server {
         desk: &mut Desk,
     ) {
         loop {
+            // Before another thread may have the client, and something to say of it.
             if let Some(log) = &self.plan.log {
-                // Before another thread has the next request of this client.
                 log.append(&mut desk.log);
             }
             match next {

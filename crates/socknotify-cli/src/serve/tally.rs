@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use crate::output;
+
 /// Why a client was let go that would have stayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -51,6 +53,10 @@ pub(crate) struct Dropped {
 
 impl Dropped {
     pub(crate) fn count(&mut self, reason: Reason) {
+        self.count_all(reason, 1);
+    }
+
+    pub(crate) fn count_all(&mut self, reason: Reason, clients: usize) {
         *match reason {
             Reason::Idle => &mut self.idle,
             Reason::Slow => &mut self.slow,
@@ -60,7 +66,7 @@ impl Dropped {
             Reason::Refused => &mut self.refused,
             Reason::File => &mut self.file,
             Reason::Cut => &mut self.cut_off,
-        } += 1;
+        } += clients as u64;
     }
 
     fn total(&self) -> u64 {
@@ -139,6 +145,9 @@ pub(crate) struct Figures {
     pub(crate) counts: Counts,
     /// Lines that the access log has left out.
     pub(crate) unlogged: u64,
+    /// Threads that have not ended when the server does.
+    #[serde(skip)]
+    pub(crate) left_behind: usize,
 }
 
 impl fmt::Display for Figures {
@@ -171,6 +180,10 @@ impl fmt::Display for Figures {
         }
         if self.unlogged > 0 {
             write!(f, "\nnot logged     {:>12}", self.unlogged)?;
+        }
+        if self.left_behind > 0 {
+            let threads = output::count(self.left_behind, "thread");
+            write!(f, "\nleft behind    {threads:>12}")?;
         }
         Ok(())
     }

@@ -1,17 +1,18 @@
-//! The main thread of the server: shows figures, and brings about the end.
+//! What a server shows, and its end.
 
-use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::News;
 use super::listen::Bound;
 use super::server::Server;
-use super::tally::Counts;
-use crate::output::count;
-use crate::signals::Signals;
+use super::tally::{Counts, Figures};
+use crate::output::{self, count};
+use crate::signals::Waker;
 
 /// How often the state of the server is looked at, if it is shown.
 const TICK: Duration = Duration::from_millis(25);
@@ -19,99 +20,86 @@ const TICK: Duration = Duration::from_millis(25);
 /// How often the live line changes, and how often it looks whether the server is idle no more.
 const LINE: Duration = Duration::from_millis(500);
 
-/// How long threads may take to end once the port is closed.
-const LEAVE: Duration = Duration::from_millis(150);
+/// The end of the server, after what is not finished was cut off: how long threads have to end, the log to be written, and all
+/// of it. Within a second the process is gone.
+const THREADS: Duration = Duration::from_millis(600);
+const LOG: Duration = Duration::from_millis(750);
+pub(crate) const END: Duration = Duration::from_millis(950);
 
-/// The threads of a server, and how each ends.
-pub(crate) struct Threads {
-    pub(crate) count: usize,
-    pub(crate) ended: Receiver<io::Result<()>>,
-}
-
-/// Ends the program at a time, whatever its other threads wait for: also this one, for who reads what it prints.
-pub(crate) struct LastResort(Sender<Instant>);
-
-impl LastResort {
-    /// Starts its thread, which may not be to be had when it is needed.
-    pub(crate) fn start() -> io::Result<Self> {
-        let (sender, times) = channel::<Instant>();
-        let run = move || {
-            if let Ok(time) = times.recv() {
-                thread::sleep(time.saturating_duration_since(Instant::now()));
-                std::process::exit(1);
-            }
-        };
-        thread::Builder::new().name("end".into()).spawn(run)?;
-        Ok(LastResort(sender))
-    }
-
-    fn arm(&self, time: Instant) {
-        let _ = self.0.send(time);
-    }
-}
-
-/// Waits for a signal, drains the server, and ends its threads. A thread that ends before that ends
-/// them all, and the outcome says why. Returns how many threads have not ended in time.
+/// Says that the server listens, drains it when that is heard, and sums it up when its threads have ended, or will not. A thread
+/// that ends before that drains it, too, and the outcome says why.
 pub(crate) fn until_the_end(
-    server: &Server,
-    bound: &mut Bound,
-    signals: &Signals,
-    threads: Threads,
-    last_resort: LastResort,
-    is_shown: bool,
-) -> (usize, io::Result<()>) {
-    let mut line = LiveLine::new(is_shown, threads.count);
-    let mut end: Option<Instant> = None;
-    let (mut left, mut outcome) = (threads.count, Ok(()));
-    loop {
-        let ended = threads.ended.try_recv();
-        if let Ok(ended) = ended {
-            left -= 1;
-            outcome = outcome.and(ended);
-            continue;
-        }
-        if left < threads.count || end.is_some_and(|end| end <= Instant::now()) {
-            break;
-        }
-        let tick = is_shown.then_some(if line.is_idle { LINE } else { TICK });
-        let to_end = end.map(|end| end.saturating_duration_since(Instant::now()));
-        signals.wait([tick, to_end].into_iter().flatten().min());
-        if end.is_none() && signals.have_come() {
+    server: &'static Server,
+    mut bound: Bound,
+    news: &Receiver<News>,
+    threads: usize,
+    waker: &Waker,
+) -> io::Result<()> {
+    output::line(format_args!("listening on {bound}"))?;
+    let shown = io::stderr()
+        .is_terminal()
+        .then(|| show(server, threads))
+        .transpose()?;
+    let mut running = threads;
+    let mut outcome = Ok(());
+    while running > 0 {
+        let heard = match server.plan.cut_off() {
+            None => news.recv().ok(),
+            Some(cut_off) => news.recv_timeout(until(cut_off + THREADS)).ok(),
+        };
+        let drains = match heard {
+            Some(News::Drain) => true,
+            Some(News::Ended(ended)) => {
+                running -= 1;
+                outcome = outcome.and(ended);
+                server.plan.drain(Duration::ZERO)
+            }
+            None => break,
+        };
+        if drains {
             // Before the listener is closed: then another server may take its place.
             bound.remove_file();
-            // When that is over, the threads end.
-            let over = server.drain();
-            last_resort.arm(over + 2 * LEAVE);
-            end = Some(over);
+            server.drain();
+            waker.wake();
         }
-        if signals.reopen() {
-            if let Some(log) = &server.plan.log {
-                log.reopen();
-            }
-        }
-        line.show(server);
     }
-    line.bar.finish_and_clear();
-    if end.is_none() {
-        last_resort.arm(Instant::now() + 4 * LEAVE);
+    let cut_off = server.plan.cut_off().unwrap_or_else(Instant::now);
+    if let Some((ends, ended)) = shown {
+        drop(ends);
+        // A terminal may stand still.
+        let _ = ended.recv_timeout(until(cut_off + THREADS));
     }
-    server.close();
-    let until = Instant::now() + LEAVE;
-    while left > 0 {
-        let time = until.saturating_duration_since(Instant::now());
-        let Ok(ended) = threads.ended.recv_timeout(time) else {
-            break;
-        };
-        left -= 1;
-        outcome = outcome.and(ended);
-    }
+    let left_behind = running + server.close(cut_off + THREADS);
     if let Some(log) = &server.plan.log {
-        // As long as there is time.
-        log.flush(end.map_or(LEAVE, |end| {
-            (end + LEAVE).saturating_duration_since(Instant::now())
-        }));
+        log.finish(cut_off + LOG);
     }
-    (left, outcome)
+    output::line(Figures {
+        left_behind,
+        open: 0,
+        ..server.figures()
+    })?;
+    outcome
+}
+
+fn until(time: Instant) -> Duration {
+    time.saturating_duration_since(Instant::now())
+}
+
+/// Shows figures on a thread of its own, until what is returned is dropped; then the other end closes.
+fn show(server: &'static Server, threads: usize) -> io::Result<(Sender<()>, Receiver<()>)> {
+    let (ends, go_on) = channel();
+    let (ended, has_ended) = channel();
+    thread::Builder::new().spawn(move || {
+        let _ended: Sender<()> = ended;
+        let mut line = LiveLine::new(threads);
+        while let Err(RecvTimeoutError::Timeout) =
+            go_on.recv_timeout(if line.is_idle { LINE } else { TICK })
+        {
+            line.show(server);
+        }
+        line.bar.finish_and_clear();
+    })?;
+    Ok((ends, has_ended))
 }
 
 /// Figures that change in place, on a terminal.
@@ -132,15 +120,12 @@ struct LiveLine {
 }
 
 impl LiveLine {
-    fn new(is_shown: bool, threads: usize) -> Self {
-        let bar = match is_shown {
-            false => ProgressBar::hidden(),
-            true => ProgressBar::new_spinner().with_style(
-                // As much of the line as fits.
-                ProgressStyle::with_template("{wide_msg}")
-                    .unwrap_or_else(|_| ProgressStyle::default_spinner()),
-            ),
-        };
+    fn new(threads: usize) -> Self {
+        let bar = ProgressBar::new_spinner().with_style(
+            // As much of the line as fits.
+            ProgressStyle::with_template("{wide_msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+        );
         LiveLine {
             bar,
             threads,
@@ -155,9 +140,6 @@ impl LiveLine {
     }
 
     fn show(&mut self, server: &Server) {
-        if self.bar.is_hidden() {
-            return;
-        }
         if let Some(cut_off) = server.plan.cut_off() {
             let left = cut_off.saturating_duration_since(Instant::now());
             self.is_idle = false;

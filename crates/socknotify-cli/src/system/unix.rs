@@ -1,7 +1,7 @@
 //! Unix.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -85,12 +87,19 @@ pub(crate) fn send_file(
     None
 }
 
-/// `open` — Opens a file to write, and waits for nobody: a pipe that nobody has open for reading is refused (`ENXIO`).
-pub(crate) fn open_to_write(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    let file = options.custom_flags(flags).open(path)?;
-    make_blocking(&file)?;
-    Ok(file)
+/// Opens a log to append to it. A pipe that nobody has open for reading is refused (`ENXIO`), and no write to one waits.
+pub(crate) fn open_log(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.append(true).create(true).custom_flags(OPEN_FLAGS);
+    options.open(path)
+}
+
+/// `poll` — Waits until a file takes something, or fails, at most for this time.
+pub(crate) fn takes_more(file: &File, time: Duration) -> bool {
+    let time = Timespec::try_from(time).ok();
+    let mut files = [PollFd::new(file, PollFlags::OUT)];
+    // If it was interrupted, it is called again.
+    poll(&mut files, time.as_ref()).is_ok_and(|count| count > 0)
 }
 
 /// Undoes what it was opened with: an operation on a file waits for the disk.

@@ -1,11 +1,12 @@
 //! Windows, whose handles have no limit that a program comes near.
 
 use std::ffi::OsStr;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use windows_version::OsVersion;
 
@@ -36,9 +37,14 @@ pub(crate) fn send_file<S>(
     None
 }
 
-/// What waits for a reader there is opened by another call.
-pub(crate) fn open_to_write(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    options.open(path)
+/// Opens a log to append to it.
+pub(crate) fn open_log(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+/// A file does whenever it is asked to.
+pub(crate) fn takes_more(_file: &File, _time: Duration) -> bool {
+    true
 }
 
 pub(crate) fn make_blocking(_file: &File) -> io::Result<()> {

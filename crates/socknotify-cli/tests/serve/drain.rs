@@ -78,9 +78,7 @@ fn what_is_not_finished_in_time_is_cut_off_and_counted() -> io::Result<()> {
 #[cfg(target_os = "linux")]
 #[test]
 fn what_was_answered_before_the_cut_gets_there() -> io::Result<()> {
-    use std::time::{Duration, Instant};
-
-    const REQUESTS: usize = 300;
+    const REQUESTS: usize = 2000;
     let server = Server::start("http", &["--grace", "0.2"])?;
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     // Most answers wait in the server's socket.
@@ -89,19 +87,69 @@ fn what_was_answered_before_the_cut_gets_there() -> io::Result<()> {
     let mut client = HttpClient::on(socket.into())?;
     client.send(&format!("{}GET / HTTP/1.1\r\nA: ", GET.repeat(REQUESTS)))?;
     client.answer()?;
+    let port = client.stream.get_ref().local_addr()?.port();
     server.interrupt()?;
-    until_draining(&server)?;
-    // Its request is never complete, and it sends on when it is cut off.
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_millis(300) && client.send("a").is_ok() {
-        std::thread::sleep(Duration::from_millis(10));
+    // Its request is never complete, and it sends on when it is cut off. If that is not seen in time, the test shows less.
+    let is_cut_off = || has_ended(server.address.port(), port);
+    while client.send("a").is_ok() && !is_cut_off()? {
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
+    client.send("a")?;
     for _ in 1..REQUESTS {
         assert_eq!(client.answer()?.body, "Hello, world!\n");
     }
     assert!(client.is_at_end()?);
     let (_, summary) = server.ended()?;
     assert!(summary.contains("cut off                 1"), "{summary}");
+    Ok(())
+}
+
+/// Whether the first port's side of a connection on loopback has said that nothing more comes of it, or is gone.
+#[cfg(target_os = "linux")]
+fn has_ended(port: u16, peer: u16) -> io::Result<bool> {
+    let sockets = std::fs::read_to_string("/proc/net/tcp")?;
+    let ends = format!("0100007F:{port:04X} 0100007F:{peer:04X} ");
+    // The state is ESTABLISHED.
+    Ok(!sockets.contains(&format!("{ends}01 ")))
+}
+
+/// The process is gone by the grace and a second, whatever clients do: these are sent something, and do not close.
+#[cfg(unix)]
+#[test]
+fn clients_that_stay_do_not_keep_the_end() -> io::Result<()> {
+    use std::time::{Duration, Instant};
+
+    crate::program::one_of_three(|| {
+        let server = Server::start("http", &["--grace", "0.2"])?;
+        let (_idle, _busy) = two_clients(&server)?;
+        let begin = Instant::now();
+        let summary = server.stop()?;
+        let time = begin.elapsed();
+        assert!(summary.contains("cut off                 1"), "{summary}");
+        match time < Duration::from_millis(1200) {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("it took {time:?}"))),
+        }
+    })
+}
+
+/// A reader of standard output that does not read, and has not read what came before.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_summary_that_nobody_takes_does_not_keep_the_end() -> io::Result<()> {
+    use std::io::Write;
+
+    let mut server = Server::start("http", &["--grace", "0.2"])?;
+    let output = server.output()?;
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&output));
+    let mut full = std::fs::File::options().write(true).open(path)?;
+    rustix::fs::fcntl_setfl(&full, rustix::fs::OFlags::NONBLOCK)?;
+    while full.write(b"x").is_ok() {}
+    server.interrupt()?;
+    eventually("it ends", || Ok(server.process.try_wait()?.is_some()))?;
+    let status = server.process.wait()?;
+    assert_eq!(status.code(), Some(1));
+    drop(output);
     Ok(())
 }
 
@@ -114,7 +162,7 @@ fn until_draining(server: &Server) -> io::Result<()> {
 
 #[test]
 fn what_has_come_before_the_last_answer_is_answered_and_that_one_says_so() -> io::Result<()> {
-    const REQUESTS: usize = 300;
+    const REQUESTS: usize = 2000;
     // In half of this time it says that it ends; a client that is slow has the other half to read what was answered before.
     let server = Server::start("http", &["--grace", "12"])?;
     let mut client = HttpClient::connect(server.address)?;

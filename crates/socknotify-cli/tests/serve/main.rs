@@ -3,6 +3,8 @@
 // It looks at the server's descriptors and memory, which `/proc` tells.
 #[cfg(target_os = "linux")]
 mod abuse;
+#[cfg(target_os = "linux")]
+mod access_log;
 mod clients;
 mod datagrams;
 mod drain;
@@ -11,6 +13,8 @@ mod http;
 mod load;
 mod program;
 mod streams;
+#[cfg(target_os = "linux")]
+mod stuck;
 #[path = "../support/mod.rs"]
 mod support;
 #[cfg_attr(unix, path = "unix.rs")]

@@ -16,7 +16,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A running `socknotify serve`. It is killed if a test does not get to its end.
 pub(crate) struct Server {
     pub(crate) process: Child,
-    stdout: BufReader<ChildStdout>,
+    pub(crate) stdout: BufReader<ChildStdout>,
     /// The address that it listens at, if that has a port.
     pub(crate) address: SocketAddr,
 }

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{Action, Winsize, tcflow, tcsetwinsize};
 
 use crate::clients::{GET, HttpClient};
 use crate::program::{PROGRAM, Server, eventually};
@@ -107,6 +107,24 @@ fn the_live_line_tells_that_it_drains_and_what_a_second_interrupt_does() -> io::
     busy.request("Host: a\r\n\r\n")?;
     let (status, _) = server.server.ended()?;
     assert_eq!(status.code(), Some(0));
+    Ok(())
+}
+
+/// As after Ctrl-S. What is written to it waits.
+#[test]
+fn a_terminal_that_stands_still_does_not_keep_the_end() -> io::Result<()> {
+    let (ours, theirs) = terminal(100)?;
+    let mut command = Command::new(PROGRAM);
+    command.env("TERM", "xterm").stderr(theirs.try_clone()?);
+    let server = Server::spawn(command, "http", &["--grace", "0.2"])?;
+    tcflow(&theirs, Action::OOff)?;
+    let mut client = HttpClient::connect(server.address)?;
+    client.request(GET)?;
+    // By then the line has changed. If not, the test shows less.
+    thread::sleep(std::time::Duration::from_millis(1200));
+    drop(client);
+    server.stop()?;
+    drop(ours);
     Ok(())
 }
 
