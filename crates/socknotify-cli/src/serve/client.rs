@@ -248,9 +248,6 @@ impl Client {
     /// What it waits for now, and until when.
     pub(crate) fn wait(&mut self, plan: &Plan) -> Next {
         let now = Instant::now();
-        if plan.cut_off().is_some_and(|time| time <= now) {
-            return self.cut_off();
-        }
         let (waits_for, interest, time) = match (&self.protocol, self.phase) {
             _ if !self.outgoing.is_empty() || self.file.is_some() => {
                 (Wait::Taking, Interest::OUT, plan.idle_timeout)
@@ -276,6 +273,9 @@ impl Client {
             if is_over {
                 return self.end(None);
             }
+        }
+        if plan.cut_off().is_some_and(|time| time <= now) {
+            return self.cut_off();
         }
         let has_taken = waits_for == Wait::Taking && self.has_taken();
         if waits_for != self.waits_for || waits_for == Wait::Anything || has_taken {

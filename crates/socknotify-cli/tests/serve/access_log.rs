@@ -122,33 +122,29 @@ fn a_reader_that_stands_still_keeps_neither_threads_nor_the_end() -> io::Result<
 #[test]
 fn a_log_says_where_lines_are_missing_when_it_takes_some_again() -> io::Result<()> {
     let (mut logged, _, pipe) = start_with_pipe()?;
-    let mut lines = BufReader::new(pipe).lines();
     logged.ask(3000, 4000)?;
-    logged.loses(|lost| lost > 0)?;
-    let (mut next, mut gap) = (0, 0);
-    for line in lines.by_ref() {
+    logged.says_once("it takes less than there is")?;
+    let (mut next, mut missing) = (0, 0);
+    for line in BufReader::new(pipe).lines() {
         let line = line?;
-        if let Some(missing) = line.strip_prefix("# missing here: ") {
-            gap = missing
-                .strip_suffix(" lines")
-                .and_then(|count| count.parse::<u64>().ok())
-                .expect("a count");
+        if let Some(number) = number(&line) {
+            assert_eq!(number, next);
+            next += 1;
+        } else {
+            let gap = line.strip_prefix("# missing here: ");
+            let gap = gap.and_then(|gap| gap.split_once(" line")?.0.parse::<u64>().ok());
+            let gap = gap.unwrap_or_else(|| panic!("no gap: {line}"));
+            // For most of these it has room again.
+            logged.ask(10, 1)?;
+            missing += gap;
+            next += gap;
+        }
+        if next == logged.requests {
             break;
         }
-        assert_eq!(number(&line), Some(next));
-        next += 1;
     }
-    assert!(next > 0 && gap > 0);
-    // Now it has room for all that comes.
-    logged.ask(10, 10)?;
-    let asked = logged.requests;
-    // What asked for statistics is in the gap, or behind it.
-    let numbers = lines.by_ref().map(|line| number(&line.expect("a line")));
-    let rest: Vec<_> = numbers.flatten().take(10).collect();
-    assert_eq!(rest, Vec::from_iter(asked - 10..asked));
-    let lost = logged.stop()?;
-    assert_eq!(lost, gap);
-    assert!(lines.all(|line| line.is_ok_and(|line| line.contains("/stats"))));
+    assert!(missing > 0);
+    assert_eq!(logged.stop()?, missing);
     Ok(())
 }
 

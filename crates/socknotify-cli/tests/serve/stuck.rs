@@ -55,6 +55,8 @@ impl Disk {
         let (says, stands_still) = channel();
         let (ends, end) = channel();
         thread::spawn(move || answer_until(last, &device, &says, &end));
+        // From here on the kernel knows that there is no STATX, and asks for no more attributes.
+        directory.path().metadata()?;
         Ok(Some(Disk {
             directory,
             stands_still,
