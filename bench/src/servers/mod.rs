@@ -123,7 +123,7 @@ pub(crate) fn serve_ready<S: Session>(
             socknotify::serve_owned(Port::builder().backend(backend), shape, connections, until)
         }
         Implementation::Unwatched(backend) => {
-            let builder = Port::builder().backend(backend).detect_blocking(false);
+            let builder = Port::builder().backend(backend).strict();
             socknotify::serve_owned(builder, shape, connections, until)
         }
         Implementation::Eager(backend) => {

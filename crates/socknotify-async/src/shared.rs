@@ -96,7 +96,7 @@ pub(crate) struct Shared {
     pub(crate) jobs: Jobs,
     queue: Queue<Runnable>,
     /// Threads were found to have left their places, and tasks have waited since.
-    has_left: AtomicBool,
+    has_risen: AtomicBool,
     /// In how many milliseconds the next call comes that comes soon.
     soon: AtomicU64,
     crew: Crew,
@@ -139,7 +139,7 @@ impl Shared {
             files: Files::new(),
             jobs: Jobs::default(),
             queue: Queue::new(places),
-            has_left: AtomicBool::new(false),
+            has_risen: AtomicBool::new(false),
             soon: AtomicU64::new(SOON),
             count: interface::Crew::new(crew.threads, places, Calls::on_limit(&calls)),
             calls,
@@ -169,15 +169,15 @@ impl Shared {
         }
         let weak = Arc::downgrade(&shared);
         // What is behind a task that blocks goes to another thread at once.
-        let when_left = move || {
+        let on_raise = move || {
             if let Some(shared) = weak.upgrade() {
                 if !shared.queue.is_empty() {
-                    shared.has_left.store(true, Ordering::Relaxed);
+                    shared.has_risen.store(true, Ordering::Relaxed);
                     shared.call(Call::Now);
                 }
             }
         };
-        let _ = shared.with_port(|port| interface::when_left(port, when_left));
+        let _ = shared.with_port(|port| interface::on_raise(port, on_raise));
         Ok(shared)
     }
 
@@ -510,15 +510,15 @@ impl Shared {
             }
             *turn = turn.wrapping_add(1);
             let Some(runnable) = self.queue.take_in_turn(looking.list, *turn) else {
-                if self.has_left.load(Ordering::Relaxed) {
-                    self.has_left.store(false, Ordering::Relaxed);
+                if self.has_risen.load(Ordering::Relaxed) {
+                    self.has_risen.store(false, Ordering::Relaxed);
                 }
                 return;
             };
             let is_last = self.queue.is_empty();
             if !is_last {
                 // In a burst this one may block too, and another place be free by now.
-                self.call(match self.has_left.load(Ordering::Relaxed) {
+                self.call(match self.has_risen.load(Ordering::Relaxed) {
                     true => Call::Now,
                     false => Call::Soon,
                 });

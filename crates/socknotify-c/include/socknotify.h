@@ -258,7 +258,7 @@ static inline uint32_t sn_blocking(sn_port port, void (*work)(void *context), vo
     return SN_SUCCESS;
 }
 
-/* The system sees a thread block, and gives its place to another. */
+/* The system sees a thread block, and lets another one run. */
 static inline uint32_t sn_release(sn_port port) {
     return port == NULL || port == INVALID_HANDLE_VALUE ? SN_INVALID_HANDLE : SN_SUCCESS;
 }
@@ -424,21 +424,24 @@ typedef struct sn_entry {
 #define SN_REASON_OTHER 0x2000000B             /* an error of the system: see registrationResult */
 #define SN_REASON_NOT_WATCHABLE 0x2000000C     /* a descriptor that the system cannot watch */
 
-/* The state of a port at one moment: see sn_query_port. Set `size` to sizeof(sn_port_state) before. */
+/* The state of a port at one moment: see sn_query_port. Set `size` to sizeof(sn_port_state) before. After, it says how much the
+ * library has filled in: it may be older than this header. */
 typedef struct sn_port_state {
     uint32_t size;          /* of this structure, in bytes, for later versions that have more in it */
-    uint32_t concurrency;   /* places: how many threads may run with packets in hand */
-    uint32_t running;       /* threads that hold a place */
+    uint32_t concurrency;   /* how many threads run while they neither block nor compute for long */
+    uint32_t running;       /* threads that have dequeued and not handled */
     uint32_t waiting;       /* threads that wait for a packet */
     uint32_t queued;        /* packets in the queue, except those not fetched from the kernel yet */
     uint32_t registrations; /* including closed sockets that the port has not noticed yet */
+    uint32_t limit;         /* how many threads may run now: more than `concurrency` while those that run block or
+                               compute for long; SN_UNLIMITED if there is no limit */
 } sn_port_state;
 
 /* ---- Functions ------------------------------------------------------------------------------ */
 
 /*
- * Make a port that lets at most `concurrency` threads run with packets in hand. 0 means the number of
- * processors, SN_UNLIMITED a place for every thread. On failure, *port becomes null.
+ * Make a port that lets `concurrency` threads run that have dequeued, and more while these block or compute for long. 0 means
+ * the number of processors, SN_UNLIMITED any number of threads. On failure, *port becomes null.
  */
 uint32_t sn_create_port(uint32_t concurrency, sn_port *port);
 
@@ -627,16 +630,17 @@ uint32_t sn_write_associated(int file, const void *memory, uint32_t length, sn_o
 /*
  * Run work(context), and meanwhile let another thread run in place of this one.
  *
- * For work that blocks while the thread has packets in hand. Another thread takes its place then in any case, but only
- * after up to 10 ms (20 ms on Linux without /proc), when the block was seen, and on OpenBSD and DragonFly, where nothing
- * can be seen, when the thread was counted out; this leaves the place at once. `work` must return: no longjmp, no
- * exception, no pthread_exit.
+ * For work that blocks. Another thread runs then in any case, but only after a fraction of a millisecond to 10 ms, when the port
+ * has found out; this lets it run at once. `work` must return: no longjmp, no exception, no pthread_exit.
+ *
+ * What the thread has dequeued stays its own. A socket that is registered SN_PERSISTENT and SN_LEVEL, and was notified to it, is
+ * notified to others only now, or when the thread dequeues again, ends, or calls sn_release().
  */
 uint32_t sn_blocking(sn_port port, void (*work)(void *context), void *context);
 
 /*
- * Give back the place of this thread, if it has one. Call it if the thread is done with its packets and
- * does not dequeue again soon. Otherwise it keeps the place until it dequeues, ends, or is seen to block.
+ * Have this thread not count as one that runs. Call it if the thread is done with its packets and does not dequeue again
+ * soon. Otherwise it counts until it dequeues again or ends.
  */
 uint32_t sn_release(sn_port port);
 

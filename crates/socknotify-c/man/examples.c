@@ -359,7 +359,7 @@ void say_what_failed(const sn_registration *registrations, uint32_t count) {
 
 /* EXAMPLE sn_query_port */
 void say_state(sn_port port) {
-    sn_port_state state = {sizeof state, 0, 0, 0, 0, 0};
+    sn_port_state state = {sizeof state, 0, 0, 0, 0, 0, 0};
     if (sn_query_port(port, &state) == SN_SUCCESS) {
         printf("%lu packets, %lu threads wait\n", (unsigned long)state.queued, (unsigned long)state.waiting);
     }

@@ -40,11 +40,11 @@ pub struct OverlappedEntry {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct PortState {
-    /// Of the structure, in bytes, as the program knows it.
+    /// Of the structure, in bytes, as the program knows it; then, as the library does.
     pub size: u32,
-    /// Places.
+    /// The concurrency value.
     pub concurrency: u32,
-    /// Threads that hold one.
+    /// Threads that have dequeued and not handled.
     pub running: u32,
     /// Threads that wait for a packet.
     pub waiting: u32,
@@ -52,6 +52,8 @@ pub struct PortState {
     pub queued: u32,
     /// Registrations.
     pub registrations: u32,
+    /// Threads that may run now.
+    pub limit: u32,
 }
 
 /// What ENABLE takes.

@@ -311,12 +311,13 @@ pub unsafe extern "C" fn sn_query_port(port: *mut c_void, state: *mut PortState)
         let snapshot = port.snapshot();
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let found = PortState {
-            size,
+            size: size_of::<PortState>() as u32,
             concurrency: number(port.concurrency()),
             running: number(snapshot.running.unwrap_or(0)),
             waiting: number(snapshot.waiting),
             queued: number(snapshot.queued),
             registrations: number(snapshot.registrations.unwrap_or(0)),
+            limit: snapshot.limit.map_or(u32::MAX, number),
         };
         // SAFETY: it is not null, and the caller vouches for the rest.
         unsafe { state.write_unaligned(found) };

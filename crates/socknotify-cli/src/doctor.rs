@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use socknotify::owned::Port;
@@ -65,15 +65,16 @@ struct Chosen {
     reason: String,
 }
 
-/// What a port does when a thread with packets in hand blocks.
+/// What a port does when the only thread that may run blocks, and another one waits for a packet.
 #[derive(Default, Serialize)]
 struct Blocking {
-    /// How it finds out.
-    method: Option<&'static str>,
-    /// How many places were left, of one thread that blocked.
-    left: Option<usize>,
-    /// How long it took to find that out.
-    detected_after_microseconds: Option<u64>,
+    /// How many threads may run then.
+    limit: Option<usize>,
+    /// How often that has risen because a thread was seen to sleep, and because nobody dequeued.
+    rises_asleep: u64,
+    rises_starved: u64,
+    /// When the other one has got its packet.
+    after_microseconds: Option<u64>,
 }
 
 impl Diagnosis {
@@ -112,24 +113,20 @@ impl Blocking {
         let Ok(port) = CompletionPort::with_concurrency(1) else {
             return Self::default();
         };
-        let method = port.blocking_detection();
-        match method.and_then(|_| Self::block(&port)) {
-            None => Blocking {
-                method,
-                ..Self::default()
-            },
-            Some(state) => Blocking {
-                method,
-                left: state.left,
-                detected_after_microseconds: state
-                    .detected_after
-                    .map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
-            },
+        let Some((state, after)) = Self::block(&port) else {
+            return Self::default();
+        };
+        Blocking {
+            limit: state.limit,
+            rises_asleep: state.rises_asleep,
+            rises_starved: state.rises_starved,
+            after_microseconds: Some(u64::try_from(after.as_micros()).unwrap_or(u64::MAX)),
         }
     }
 
-    /// One thread has the only place, and blocks; another one waits for a packet. The port's state when it has got it.
-    fn block(port: &CompletionPort) -> Option<Snapshot> {
+    /// One thread has the only permit, and blocks; another one waits for a packet. The port's state when it has got it, and how long
+    /// that took.
+    fn block(port: &CompletionPort) -> Option<(Snapshot, Duration)> {
         const LONG: Duration = Duration::from_secs(2);
         let (taken, has_taken) = mpsc::channel();
         let (end, ends) = mpsc::channel::<()>();
@@ -144,11 +141,12 @@ impl Blocking {
             };
             thread::Builder::new().spawn_scoped(scope, blocks).ok()?;
             has_taken.recv().ok()?;
+            let begin = Instant::now();
             port.post(Entry::new(2, 0, 0)).ok()?;
             port.dequeue_one(Some(LONG)).ok()?;
-            let state = port.snapshot();
+            let found = (port.snapshot(), begin.elapsed());
             drop(end);
-            Some(state)
+            Some(found)
         })
     }
 }
@@ -209,15 +207,20 @@ impl fmt::Display for Diagnosis {
 
 impl fmt::Display for Blocking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(method) = self.method else {
-            return f.write_str("not seen: it has to say so");
+        let Some(micros) = self.after_microseconds else {
+            return f.write_str("no other one runs in time");
         };
-        write!(f, "seen by {method}")?;
-        if let (Some(left), Some(micros)) = (self.left, self.detected_after_microseconds) {
-            let after = Duration::from_micros(micros);
-            write!(f, " ({left} of 1 place left, after {after:?})")?;
+        let after = Duration::from_micros(micros);
+        write!(f, "another one runs after {after:?}: ")?;
+        match self {
+            Blocking {
+                rises_asleep: 1.., ..
+            } => f.write_str("it is seen to sleep"),
+            Blocking {
+                rises_starved: 1.., ..
+            } => f.write_str("nobody has dequeued for so long"),
+            _ => f.write_str("as the system's own port has it"),
         }
-        Ok(())
     }
 }
 

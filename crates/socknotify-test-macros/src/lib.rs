@@ -5,7 +5,7 @@ use proc_macro::{TokenStream, TokenTree};
 /// Makes of a function, a `fn(Backend) -> io::Result<()>`, a test for each backend: in a module with the
 /// function's name, a test with the backend's.
 ///
-/// With `(with_places)`, only for backends whose places are the library's, and not the kernel's. With `(timed)`, ignored
+/// With `(with_permits)`, only for backends whose permits are the library's, and not the kernel's. With `(timed)`, ignored
 /// unless asked for, and named `timed_` and the backend: it limits how long something takes.
 ///
 /// Which backends there are says `tests_on_backends`, a macro of the tests' `support`.

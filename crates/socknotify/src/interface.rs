@@ -15,9 +15,9 @@ pub fn leave_threads_unnamed() {
     crate::engine::leave_threads_unnamed();
 }
 
-/// Call this whenever threads are found to have left their places, with no lock held. The first one stays.
-pub fn when_left(port: &CompletionPort, call: impl Fn() + Send + Sync + 'static) {
-    port.system().when_left(Box::new(call));
+/// Call this whenever the limit of running threads rises, with no lock held. The first one stays.
+pub fn on_raise(port: &CompletionPort, call: impl Fn() + Send + Sync + 'static) {
+    port.system().on_raise(Box::new(call));
 }
 
 /// Have ENABLE take any descriptor, as in [`Registration::descriptor`].

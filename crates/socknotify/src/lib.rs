@@ -136,7 +136,6 @@ mod drops;
 mod engine;
 mod entry;
 mod error;
-mod handover;
 #[doc(hidden)]
 pub mod interface;
 mod lock;

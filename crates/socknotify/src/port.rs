@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::operations::Operations;
-use crate::sys::{AsSocket, thread_state};
+use crate::sys::AsSocket;
 use crate::system::{Choice, SystemPort};
 use crate::{Backend, Entry, Error, RegisterError, Registration, SlowThread, Snapshot, WakePolicy};
 
@@ -16,14 +16,18 @@ use crate::{Backend, Entry, Error, RegisterError, Registration, SlowThread, Snap
 /// Any number of threads register sockets and dequeue packets. Share the port by reference or in an
 /// [`Arc`](std::sync::Arc); no call needs a lock around it.
 ///
-/// # Places
+/// # Permits
 ///
-/// The port has a number of places, its [concurrency value](Builder::concurrency): that many threads
-/// at most run with packets in hand. A thread takes a place when it dequeues packets, and keeps it until it
-/// dequeues again (from this port or another), ends, calls [`release`](Self::release), is inside
-/// [`blocking`](Self::blocking), or blocks and the port [finds out](Self::blocking_detection). While all places are
-/// taken, packets and further threads wait. Waiting threads are woken last in, first out: few threads stay busy, and the
-/// others sleep.
+/// A thread needs a *permit* of the port to dequeue. It holds the permit until it dequeues again (from this port or another),
+/// ends, calls [`release`](Self::release), or is inside [`blocking`](Self::blocking). The port has as many as its
+/// [concurrency value](Builder::concurrency) says. While all are taken, packets and further threads wait. Waiting threads are
+/// woken last in, first out: few threads stay busy, and the others sleep.
+///
+/// Handlers may block and compute without saying so: while threads wait for a permit, and those that hold one sleep, or none
+/// has dequeued for some milliseconds, the port has more of them ([`Snapshot::limit`](crate::Snapshot::limit)), and fewer again
+/// when that is over. Not with a [strict](Builder::strict) limit.
+///
+/// What a call has returned belongs to its thread: no other thread takes it.
 ///
 /// # Closing
 ///
@@ -60,13 +64,12 @@ use crate::{Backend, Entry, Error, RegisterError, Registration, SlowThread, Snap
 pub struct CompletionPort {
     system: SystemPort,
     choice: Choice,
-    blocking_detection: Option<&'static str>,
     /// Operations on files.
     operations: Arc<Operations>,
 }
 
 impl CompletionPort {
-    /// `CreateIoCompletionPort` — Makes a port with the best backend of this system and one place for
+    /// `CreateIoCompletionPort` — Makes a port with the best backend of this system and one permit for
     /// each processor.
     ///
     /// # Errors
@@ -77,7 +80,7 @@ impl CompletionPort {
         Self::builder().build()
     }
 
-    /// `CreateIoCompletionPort` — Makes a port with `concurrency` places; 0 means the number of processors.
+    /// `CreateIoCompletionPort` — Makes a port with `concurrency` permits; 0 means the number of processors.
     ///
     /// # Errors
     ///
@@ -242,7 +245,7 @@ impl CompletionPort {
 
     /// `PostQueuedCompletionStatus` — Queues a packet of the caller's own.
     ///
-    /// It is dequeued unchanged, in order, and wakes a waiting thread if a place is free. The queue has no limit.
+    /// It is dequeued unchanged, in order, and wakes a waiting thread if a permit is free. The queue has no limit.
     ///
     /// # Errors
     ///
@@ -302,13 +305,12 @@ impl CompletionPort {
         self.system.ask_next();
     }
 
-    /// Lends this thread's place to another thread while `work` runs.
+    /// Lends this thread's permit to another thread while `work` runs.
     ///
-    /// For work that blocks. A thread that blocks leaves its place by itself, where that can be
-    /// [seen](Self::blocking_detection), but only after some milliseconds; this leaves it at once. When `work` returns
-    /// or panics, the thread has a place again at once. So one thread more than the concurrency value may run for a
-    /// short time, as on Windows. On a thread without a place of this port, and inside another such scope, this only runs
-    /// `work`.
+    /// For work that blocks. That a thread blocks is found out without it, but only after a fraction of a millisecond or more
+    /// (see [Permits](Self#permits)); this gives the permit away at once. When `work` returns or panics, the thread has a permit
+    /// again at once. So one thread more than the limit may run for a short time, as on Windows. On a thread without a permit of
+    /// this port, and inside another such scope, this only runs `work`.
     ///
     /// # Examples
     ///
@@ -323,17 +325,17 @@ impl CompletionPort {
     /// # }
     /// ```
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _lent = self.system.lend_place();
+        let _lent = self.system.lend_permit();
         work()
     }
 
-    /// Extension: gives this thread's place back, if it holds one here.
+    /// Extension: gives this thread's permit back, if it holds one here.
     ///
-    /// For a thread that is done with its packets and does not dequeue again soon. Without this call it keeps its place
-    /// until it dequeues from any port, ends, or is seen to block; with one place, no other thread gets packets while it
-    /// computes. On Windows' own port this does nothing, because the kernel sees when a thread blocks.
+    /// For a thread that is done with its packets and does not dequeue again soon. Without this call it keeps its permit
+    /// until it dequeues from any port or ends; and level-triggered sockets that it was notified of are not notified to others.
+    /// On Windows' own port this does nothing, because the kernel sees when a thread blocks.
     pub fn release(&self) {
-        self.system.give_place_back();
+        self.system.give_permit_back();
     }
 
     /// `CloseHandle` — Closes the port and releases the threads that wait in it, with
@@ -375,7 +377,6 @@ impl CompletionPort {
                 backend: Backend::Afd,
                 reason: "asked for",
             },
-            blocking_detection: thread_state::METHOD,
         }
     }
 
@@ -384,7 +385,7 @@ impl CompletionPort {
         &self.system
     }
 
-    /// The number of places: how many threads may run with packets in hand.
+    /// The concurrency value: how many threads run while they neither block nor compute for long.
     pub fn concurrency(&self) -> usize {
         self.system.concurrency()
     }
@@ -394,31 +395,12 @@ impl CompletionPort {
         self.system.wake_policy()
     }
 
-    /// How the port finds out that a thread with packets in hand blocks, as a short phrase for people.
-    ///
-    /// `None` if it does not: the system shows nothing of threads, or [`Builder::detect_blocking`] forbids it. In the
-    /// first case it is counted out in time; in the second, a thread that is about to block has to say so, with
-    /// [`blocking`](Self::blocking).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> {
-    /// let port = socknotify::CompletionPort::new()?;
-    /// println!("{}", port.blocking_detection().unwrap_or("threads have to say that they block"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn blocking_detection(&self) -> Option<&'static str> {
-        self.blocking_detection
-    }
-
     /// What the port looks like at this moment, for diagnosis and for tests.
     pub fn snapshot(&self) -> Snapshot {
         self.system.snapshot()
     }
 
-    /// The threads that have had packets in hand for this time at least, and what each does at this moment: whether it computes
+    /// The threads that have had what they dequeued for this time at least, and what each does at this moment: whether it computes
     /// or waits, and in which system call.
     ///
     /// For a log or a page of diagnosis. It costs some file reads for each of them, on Linux. Call it again and again: a thread
@@ -485,15 +467,16 @@ pub struct Builder {
     concurrency: usize,
     backend: Option<Backend>,
     wake_policy: WakePolicy,
-    ignores_blocking: bool,
+    is_strict: bool,
 }
 
 impl Builder {
-    /// The number of places: how many threads may run with packets in hand. 0, the default, means
-    /// the [available parallelism](std::thread::available_parallelism).
+    /// The concurrency value: how many threads run while they neither block nor compute for long
+    /// ([Permits](CompletionPort#permits)). 0, the default, means the [available
+    /// parallelism](std::thread::available_parallelism).
     #[doc(alias = "NumberOfConcurrentThreads")]
-    pub fn concurrency(mut self, places: usize) -> Self {
-        self.concurrency = places;
+    pub fn concurrency(mut self, threads: usize) -> Self {
+        self.concurrency = threads;
         self
     }
 
@@ -503,19 +486,27 @@ impl Builder {
         self
     }
 
-    /// Sets whether a thread that blocks in a system call leaves its place by itself, so that another one goes on
-    /// (yes by default), with what the thread has not handled yet; and whether one that runs for long does not count any
-    /// more while others wait for a place.
+    /// No more threads run than the concurrency value says, also while those that hold permits block or compute, but for
+    /// threads that return from a [scope of blocking work](CompletionPort::blocking).
     ///
-    /// Without this, a thread that blocks keeps its place, the events of its worker, and the level-triggered sockets
-    /// that it was notified of, unless it says so ([`CompletionPort::blocking`]). On Windows' own port the kernel
-    /// gives the place to another; the setting concerns the events alone.
-    pub fn detect_blocking(mut self, detects: bool) -> Self {
-        self.ignores_blocking = !detects;
+    /// A thread that blocks keeps its permit then, unless it says so. On Windows' own port the kernel gives the permit to
+    /// another thread even so.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = socknotify::CompletionPort::builder().concurrency(1).strict().build()?;
+    /// assert_eq!(port.snapshot().limit, Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn strict(mut self) -> Self {
+        self.is_strict = true;
         self
     }
 
-    /// A place for every thread: no packet waits for a free place. For programs that limit the number of their threads
+    /// A permit for every thread: no packet waits for one. For programs that limit the number of their threads
     /// themselves, such as an executor with one per processor.
     pub fn unlimited(self) -> Self {
         self.concurrency(usize::MAX)
@@ -537,23 +528,15 @@ impl Builder {
         let choice = Choice::make(self.backend)?;
         let concurrency = match self.concurrency {
             0 => default_concurrency(),
-            places => places,
+            threads => threads,
         };
-        let detects_blocking = !self.ignores_blocking;
         let system = choice
             .backend
-            .open(concurrency, self.wake_policy, detects_blocking)?;
-        let blocking_detection = match choice.backend {
-            #[cfg(windows)]
-            Backend::Native => Some("the kernel's own completion port"),
-            _ if detects_blocking => thread_state::METHOD,
-            _ => None,
-        };
+            .open(concurrency, self.wake_policy, !self.is_strict)?;
         Ok(CompletionPort {
             operations: Operations::new(system.clone()),
             system,
             choice,
-            blocking_detection,
         })
     }
 }
@@ -566,7 +549,8 @@ pub fn default_concurrency() -> usize {
 /// Lets another event loop watch the port: its descriptor is readable when a dequeue would return a packet, and now and
 /// then without a reason.
 ///
-/// No thread should wait in such a port: dequeue with a timeout of zero.
+/// No thread should wait in such a port: dequeue with a timeout of zero. Call this before other threads dequeue: level-triggered
+/// sockets that they were notified of count as not ready until they dequeue again.
 #[cfg(unix)]
 impl AsFd for CompletionPort {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -8,21 +8,20 @@ use crate::sys::thread_state::Description;
 
 /// When a port wakes a further thread for a socket that becomes ready, while others run.
 ///
-/// A posted packet never waits while a place is free and a thread waits, whatever the policy.
+/// A posted packet never waits while a permit is free and a thread waits, whatever the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WakePolicy {
-    /// At once, as Windows does: a ready socket never waits while a place is free and a thread waits.
+    /// At once, as Windows does: a ready socket never waits while a permit is free and a thread waits.
     ///
     /// For servers that take much longer to answer a request than to wake a thread.
     Eager,
-    /// When the running threads do not dequeue within this time, or need long for each packet.
+    /// When the running threads do not dequeue within this time.
     ///
     /// As long as running threads dequeue at least once in this time, a ready socket waits for the next of them to do
     /// so. One waiting thread watches the running ones: it wakes after each such time, and takes what is ready if no
     /// thread has dequeued meanwhile. So a socket waits up to twice this time, plus the timer's delay (on Linux 50 µs,
-    /// unless the thread has another timer slack). While packets take 15 µs and more to handle, the port behaves as with
-    /// [`Eager`](Self::Eager).
+    /// unless the thread has another timer slack).
     ///
     /// This avoids waking a thread for one or two requests. If a request takes a few microseconds, such as an HTTP
     /// server's cached answer, to wake a thread costs more than the request.
@@ -46,7 +45,7 @@ impl fmt::Display for WakePolicy {
     }
 }
 
-/// A thread that has had packets in hand for long: see [`CompletionPort::slow`](crate::CompletionPort::slow).
+/// A thread that has had what it dequeued for long: see [`CompletionPort::slow`](crate::CompletionPort::slow).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlowThread {
@@ -57,12 +56,8 @@ pub struct SlowThread {
     pub id: Option<u32>,
     /// The system's name of the thread: on Linux the first 15 bytes of the one that it was given, and `None` elsewhere.
     pub name: Option<String>,
-    /// For how long the port has seen it with the packets that it has, or with the event that it has taken from its worker.
+    /// For how long the port has seen it with what it dequeued, or with the event that it has taken from its worker.
     pub time: Duration,
-    /// It was found to block, and has left its place (see [`Snapshot::left`]).
-    pub has_left: bool,
-    /// It was counted out (see [`Snapshot::counted_out`]), and not found to block: so it may compute.
-    pub is_counted_out: bool,
     /// The system call that it is in at this moment, for instance `"futex"` for a lock or `"read"`. `None` if it is in none,
     /// or in one that seldom blocks. On Linux only.
     pub system_call: Option<&'static str>,
@@ -76,8 +71,6 @@ impl SlowThread {
             id: seen.id,
             name: seen.name,
             time: Duration::ZERO,
-            has_left: false,
-            is_counted_out: false,
             system_call: seen.system_call,
         }
     }
@@ -94,20 +87,18 @@ pub struct Snapshot {
     pub registrations: Option<usize>,
     /// Packets in the queue. Ready sockets that the kernel has not reported yet are not counted.
     pub queued: usize,
-    /// Threads that have packets in hand, and a place. `None` on Windows' own port, which does not say.
+    /// Threads that hold a permit and have dequeued. `None` on Windows' own port, which does not say.
     pub running: Option<usize>,
     /// Threads that wait for a packet.
     pub waiting: usize,
-    /// Whether one of the waiting threads [watches](WakePolicy::Bounded) the running ones.
-    pub is_watched: bool,
-    /// Threads that block with packets in hand, and so have left their places to others. `None` on Windows' own port,
-    /// which does not say.
-    pub left: Option<usize>,
-    /// Threads that do not count any more, though they may run: they have had packets in hand for 10 ms or more while others
-    /// waited for a place and nobody dequeued. `None` on Windows' own port, where there are none.
-    pub counted_out: Option<usize>,
-    /// How long the thread that was last found to block had been seen with its packets before. `None` if there was none.
-    pub detected_after: Option<Duration>,
+    /// How many threads may run now: the concurrency value, and more while those that run block or compute for long
+    /// ([Permits](crate::CompletionPort#permits)). `None` if there is no limit, and on Windows' own port, whose kernel does not
+    /// say.
+    pub limit: Option<usize>,
+    /// How often the limit has risen because threads slept with what they had dequeued.
+    pub rises_asleep: u64,
+    /// How often the limit has risen because no thread dequeued for long.
+    pub rises_starved: u64,
     /// How many reports of the system were dropped because their registrations had ended: their sockets were closed while
     /// duplicates kept them open.
     pub stale: u64,

@@ -59,7 +59,7 @@ fn e4_a_wait_below_a_millisecond_ends_below_a_millisecond(backend: Backend) -> i
 }
 
 #[for_every_backend(timed)]
-fn e4_a_wait_below_a_millisecond_for_a_place_does_too(backend: Backend) -> io::Result<()> {
+fn e4_a_wait_below_a_millisecond_for_a_permit_does_too(backend: Backend) -> io::Result<()> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
@@ -67,7 +67,7 @@ fn e4_a_wait_below_a_millisecond_for_a_place_does_too(backend: Backend) -> io::R
     for others in [0, 2] {
         port.post(Entry::default())?;
         port.dequeue_one(None)?;
-        // This thread has the only place from here on.
+        // This thread has the only permit from here on.
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..others {

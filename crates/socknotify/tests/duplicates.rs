@@ -185,11 +185,11 @@ fn g3_hundreds_of_duplicates_leave_the_registered_sockets_alone(
     expect_removed(&port, &good.ours, 0)
 }
 
-/// A duplicate is ready, and the port has this many places.
-fn expect_rest_with(backend: Backend, places: usize) -> io::Result<()> {
+/// A duplicate is ready, and the port has this many permits.
+fn expect_rest_with(backend: Backend, permits: usize) -> io::Result<()> {
     let _alone = alone()?;
     for trigger in EVERY {
-        let port = port_with(backend, places)?;
+        let port = port_with(backend, permits)?;
         let kept = closed(&port, 1, |_| trigger)?;
         let before = thread_time();
         take_false(&port, 1);
@@ -197,7 +197,7 @@ fn expect_rest_with(backend: Backend, places: usize) -> io::Result<()> {
         let spent = thread_time() - before;
         assert!(
             spent < SETTLING / 5,
-            "{spent:?} with {places} places, {trigger:?}"
+            "{spent:?} with {permits} permits, {trigger:?}"
         );
         drop(kept);
     }
@@ -205,21 +205,21 @@ fn expect_rest_with(backend: Backend, places: usize) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn g3_a_duplicate_gives_no_busy_loop_however_many_places_there_are(
+fn g3_a_duplicate_gives_no_busy_loop_however_many_permits_there_are(
     backend: Backend,
 ) -> io::Result<()> {
-    for places in [1_000, 1_000_000_000] {
-        expect_rest_with(backend, places)?;
+    for permits in [1_000, 1_000_000_000] {
+        expect_rest_with(backend, permits)?;
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn g3_a_duplicate_gives_no_busy_loop_where_places_are_unlimited(
+fn g3_a_duplicate_gives_no_busy_loop_where_permits_are_unlimited(
     backend: Backend,
 ) -> io::Result<()> {
-    for places in [usize::MAX, usize::MAX - 8, usize::MAX / 2] {
-        expect_rest_with(backend, places)?;
+    for permits in [usize::MAX, usize::MAX - 8, usize::MAX / 2] {
+        expect_rest_with(backend, permits)?;
     }
     Ok(())
 }

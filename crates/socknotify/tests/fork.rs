@@ -82,15 +82,18 @@ fn a_child_is_told_that_the_port_is_not_its_own(backend: Backend) -> io::Result<
     let pair = Pair::unix()?;
     for trigger in EVERY {
         port.enable(&pair.ours, 1, EventFilter::IN, trigger)?;
-        // Whether the thread that forks holds a place or not.
-        for holds_a_place in [false, true] {
-            if holds_a_place {
+        // Whether the thread that forks holds a permit or not.
+        for holds_a_permit in [false, true] {
+            if holds_a_permit {
                 port.post(Entry::new(2, 0, 0))?;
                 port.dequeue_one(None)?;
             }
             let child = Child::fork(|| call_everything(&port, &pair))?;
             assert_eq!(child.status(), Some(0));
-            assert_eq!(counted(port.snapshot().running), usize::from(holds_a_place));
+            assert_eq!(
+                counted(port.snapshot().running),
+                usize::from(holds_a_permit)
+            );
         }
         // To the parent nothing has happened.
         expect_nothing(&port);
@@ -100,7 +103,7 @@ fn a_child_is_told_that_the_port_is_not_its_own(backend: Backend) -> io::Result<
         pair.drain()?;
         port.post(Entry::new(2, 0, 0))?;
         while port.dequeue_one(Some(Duration::ZERO))?.completion_key != 2 {}
-        // And give the place back.
+        // And give the permit back.
         expect_nothing(&port);
     }
     assert_eq!(Error::OtherProcess.code(), 6);
@@ -773,7 +776,7 @@ fn o8_a_child_that_drops_the_port_unmaps_nothing_else(backend: Backend) -> io::R
     Ok(())
 }
 
-/// Two threads, of which one blocks with a packet in hand until the other one has the next packet.
+/// Two threads, of which one blocks until the other one has the next packet.
 fn serve_in_turn(port: &CompletionPort) -> bool {
     let barrier = Barrier::new(2);
     let serve = || {
@@ -788,58 +791,57 @@ fn serve_in_turn(port: &CompletionPort) -> bool {
         })
 }
 
-/// The child inherits what its parent knows of threads that it does not have.
+/// The child inherits what its parent's port knows of threads that it does not have.
 #[for_every_backend]
-fn f4_a_child_and_its_parent_see_their_own_threads_block(backend: Backend) -> io::Result<()> {
-    let detecting_port = || {
+fn f4_the_limits_of_a_child_and_its_parent_rise(backend: Backend) -> io::Result<()> {
+    let adaptive_port = || {
         CompletionPort::builder()
             .backend(backend)
             .concurrency(1)
             .build()
     };
-    let (port, pair) = (detecting_port()?, Pair::unix()?);
-    if port.blocking_detection().is_none() {
-        return Ok(());
-    }
+    let (port, pair) = (adaptive_port()?, Pair::unix()?);
     assert!(serve_in_turn(&port));
     for _ in 0..10 {
         let child = Child::fork(|| {
             let refused = call_everything(&port, &pair);
-            let is_served = detecting_port().is_ok_and(|port| serve_in_turn(&port));
-            // The thread has a place in the one port and then in the other, as far as it knows.
+            let is_served = adaptive_port().is_ok_and(|port| serve_in_turn(&port));
+            // The thread has a permit in the one port and then in the other, as far as it knows.
             let refused = refused.max(call_everything(&port, &pair));
             if is_served { refused } else { 100 }
         })?;
-        // While the child lives, the parent looks at threads too.
+        // While the child lives, the parent samples too.
         assert!(serve_in_turn(&port));
         assert_eq!(child.status(), Some(0));
     }
     Ok(())
 }
 
-/// Two threads, of which one blocks with an event in hand until the other one has that.
-fn serve_from_hand(port: &Port<Socket, u32>) -> bool {
+/// A thread has dequeued two events, and gives back the one that it has not taken.
+fn give_back(port: &Port<Socket, u32>) -> bool {
     let mut worker = port.worker(2);
     let is_sent = (0..2).all(|number| port.send(number).is_ok());
     if !is_sent || worker.process(Some(PATIENCE)) != Ok(2) || worker.take().is_none() {
         return false;
     }
-    thread::scope(|scope| {
-        let other = scope.spawn(|| port.worker(1).process(Some(PATIENCE)) == Ok(1));
-        other.join().is_ok_and(|is_served| is_served)
+    worker.blocking(|| {
+        thread::scope(|scope| {
+            let other = scope.spawn(|| port.worker(1).process(Some(PATIENCE)) == Ok(1));
+            other.join().is_ok_and(|is_served| is_served)
+        })
     })
 }
 
 /// The thread had a worker before, as the child knows.
 #[for_every_backend]
-fn f4_what_a_thread_of_a_child_has_not_taken_flows_on(backend: Backend) -> io::Result<()> {
+fn f4_a_thread_of_a_child_gives_back_what_it_has_not_taken(backend: Backend) -> io::Result<()> {
     let port = || -> io::Result<Port<Socket, u32>> {
         let port = CompletionPort::builder().backend(backend);
         Ok(Port::from(port.concurrency(1).build()?))
     };
     let parents = port()?;
-    assert!(serve_from_hand(&parents));
-    let child = Child::fork(|| u8::from(!port().is_ok_and(|port| serve_from_hand(&port))))?;
+    assert!(give_back(&parents));
+    let child = Child::fork(|| u8::from(!port().is_ok_and(|port| give_back(&port))))?;
     assert_eq!(child.status(), Some(0));
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -216,7 +217,7 @@ fn o3_helper_threads_do_operations_where_the_system_allows_a_ring_no_longer() ->
 /// Another thread has to notify it, which may wait already.
 fn lose_level(waits_already: bool) -> io::Result<()> {
     let builder = CompletionPort::builder().concurrency(2);
-    let port = builder.detect_blocking(false).build()?;
+    let port = builder.strict().build()?;
     let (socket, mut peer) = UnixStream::pair()?;
     peer.write_all(b"x")?;
     let enable = Registration::enable(&socket, 1, EventFilter::IN, Trigger::LEVEL);
@@ -404,6 +405,7 @@ fn serving_goes_on_though_no_thread_can_be_started() -> io::Result<()> {
         let (mut waiter, mut opener) = (connections()?, connections()?);
         let (open, gate) = sync_channel(1);
         let gate = Mutex::new(gate);
+        let blocks = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let serving = Serving::default().idle(Duration::from_millis(10));
@@ -414,7 +416,10 @@ fn serving_goes_on_though_no_thread_can_be_started() -> io::Result<()> {
                     let mut byte = [0];
                     if client.read_exact(&mut byte).is_ok() {
                         match byte {
-                            [b'w'] => gate.lock().expect("no panic").recv().expect("it is opened"),
+                            [b'w'] => {
+                                blocks.store(true, Ordering::SeqCst);
+                                gate.lock().expect("no panic").recv().expect("it is opened");
+                            }
                             _ => open.send(()).expect("one waits"),
                         }
                         let _ = client.write_all(&byte);
@@ -423,11 +428,7 @@ fn serving_goes_on_though_no_thread_can_be_started() -> io::Result<()> {
             });
             let outcome = (|| {
                 waiter.write_all(b"w")?;
-                wait_until(|| {
-                    // Who dequeues looks.
-                    port.send(()).expect("it is open");
-                    port.snapshot().left == Some(1)
-                });
+                wait_until(|| blocks.load(Ordering::SeqCst));
                 wait_until(|| port.serving().waiting == 1);
                 for call in [libc::SYS_clone, libc::SYS_clone3] {
                     refuse_to_all(&Refusal {

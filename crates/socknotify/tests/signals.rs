@@ -102,7 +102,7 @@ fn e4_a_signal_neither_ends_a_wait_nor_lengthens_it(backend: Backend) -> io::Res
 }
 
 #[for_every_backend]
-fn e4_a_signal_does_not_lengthen_the_wait_for_a_place(backend: Backend) -> io::Result<()> {
+fn e4_a_signal_does_not_lengthen_the_wait_for_a_permit(backend: Backend) -> io::Result<()> {
     catch_signals();
     let port = Arc::new(port_with(backend, 1)?);
     port.post_all(&[Entry::default(); 2])?;
@@ -148,8 +148,8 @@ fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result
     sending.join().expect("no panic")
 }
 
-/// Of those that are parked: all places are taken, and one becomes free.
-#[for_every_backend(with_places)]
+/// Of those that are parked: all permits are taken, and one becomes free.
+#[for_every_backend(with_permits)]
 fn f3_a_signal_does_not_change_which_parked_thread_is_next(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 4;
     catch_signals();

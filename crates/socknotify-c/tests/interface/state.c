@@ -116,6 +116,8 @@ static void a_port_can_be_watched(sn_port port) {
     } later = {{.size = sizeof later}, 77};
     CHECK_EQ(sn_query_port(port, &later.state), SN_SUCCESS);
     CHECK_EQ(later.state.concurrency == 3 && later.more == 77, 1);
+    CHECK_EQ(later.state.size, sizeof state);
+    CHECK_EQ(state.limit, 3);
 }
 
 static void a_registration_ends_at_once(sn_port port) {

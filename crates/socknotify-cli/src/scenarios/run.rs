@@ -22,7 +22,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn prepare(plan: Plan) -> Result<Self, Problem> {
         // The threads are counted, and more run than there are places when one goes on that had left its place.
-        let port = plan.port.builder().detect_blocking(false).build();
+        let port = plan.port.builder().strict().build();
         Ok(Run {
             plan,
             port: port.context("cannot make a completion port")?,

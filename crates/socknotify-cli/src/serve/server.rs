@@ -23,9 +23,6 @@ use super::tally::{Counts, Figures, Reason, Tally};
 use crate::endpoint::Endpoint;
 use crate::stream::Stream;
 
-/// How many events a thread takes at once. What it has taken waits for it, even if others are free.
-const ROOM: usize = 16;
-
 /// How many connections a thread accepts before it serves others again.
 const ACCEPT: usize = 64;
 
@@ -173,7 +170,7 @@ impl Server {
 
     /// Serves until the port is closed.
     pub(crate) fn run_thread(&self) -> io::Result<()> {
-        let mut worker = self.port.worker(ROOM);
+        let mut worker = self.port.worker(1);
         let mut desk = Desk::new(Log::new(self.plan.log.is_some()));
         loop {
             self.tally.collect(&mut desk.counts);

@@ -111,10 +111,8 @@ struct LiveLine {
     /// How many threads ran, each time since then.
     running: usize,
     samples: usize,
-    /// One watched them, by the wake policy.
-    is_watched: bool,
-    /// How many had left their places, at most.
-    left: usize,
+    /// How many might run, at most.
+    limit: usize,
     /// Nobody has asked for anything since the line changed.
     is_idle: bool,
 }
@@ -133,8 +131,7 @@ impl LiveLine {
             before: Counts::default(),
             running: 0,
             samples: 0,
-            is_watched: false,
-            left: 0,
+            limit: 0,
             is_idle: false,
         }
     }
@@ -152,8 +149,7 @@ impl LiveLine {
         let state = server.snapshot();
         self.running += state.running.unwrap_or(0);
         self.samples += 1;
-        self.is_watched |= state.is_watched;
-        self.left = self.left.max(state.left.unwrap_or(0));
+        self.limit = self.limit.max(state.limit.unwrap_or(0));
         let time = self.since.elapsed();
         if time < LINE {
             return;
@@ -168,10 +164,9 @@ impl LiveLine {
             true => count(figures.open, "connection") + ", ",
             false => String::new(),
         };
-        let watches = if self.is_watched { ", 1 watches" } else { "" };
-        let left = left(self.left, state.detected_after);
+        let limit = limit(self.limit, server.places());
         self.bar.set_message(format!(
-            "{open}{:.0} requests/s, {:.1} of {} threads run{watches}{left}, {:.1} notifications per dequeue",
+            "{open}{:.0} requests/s, {:.1} of {} threads run{limit}, {:.1} notifications per dequeue",
             requests as f64 / time.as_secs_f64(),
             self.running as f64 / self.samples as f64,
             self.threads,
@@ -180,16 +175,15 @@ impl LiveLine {
         self.since = Instant::now();
         self.before = now;
         (self.running, self.samples) = (0, 0);
-        (self.is_watched, self.left) = (false, 0);
+        self.limit = 0;
     }
 }
 
-/// Threads that block, and so have left their places to others, with how long it took to find out the last time.
-fn left(count: usize, detected_after: Option<Duration>) -> String {
-    match (count, detected_after) {
-        (0, _) => String::new(),
-        (count, None) => format!(", {count} blocked"),
-        (count, Some(after)) => format!(", {count} blocked (seen after {after:.1?})"),
+/// How many threads might run, where these were more than the concurrency value: some block, or compute for long.
+fn limit(limit: usize, concurrency: usize) -> String {
+    match limit > concurrency {
+        true => format!(" (limit {limit})"),
+        false => String::new(),
     }
 }
 
@@ -207,10 +201,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_that_were_left_are_shown() {
-        let after = Some(Duration::from_micros(1260));
-        assert_eq!(left(0, after), "");
-        assert_eq!(left(2, None), ", 2 blocked");
-        assert_eq!(left(2, after), ", 2 blocked (seen after 1.3ms)");
+    fn a_limit_that_has_risen_is_shown() {
+        assert_eq!(limit(2, 2), "");
+        assert_eq!(limit(8, 2), " (limit 8)");
     }
 }

@@ -2,10 +2,9 @@
 
 use super::backend::{Arm, Backend, Caller, Wait};
 use super::interest::{ArmError, Flag, Interest, State, Word, mode_of};
-use super::place::{self, Holder};
-use super::scheduler::Flag as GateFlag;
 use super::sync::lock;
 use super::table::{Enable, Outcome, Slot};
+use super::threads::{self, Flag as GateFlag, Levels};
 use super::{Core, Engine, Scratch};
 use crate::registration::Extra;
 use crate::sys::{self, Fd};
@@ -43,7 +42,7 @@ impl<B: Backend> Engine<B> {
             // The caller asks whether the port can be used.
             return Ok(());
         }
-        place::with_scratch(self.id, |kept| {
+        threads::with_scratch(self.id, |kept| {
             let scratch = Scratch::<B>::of(kept);
             if let Some(polls) = &mut polls {
                 scratch.add(polls);
@@ -541,7 +540,7 @@ impl<B: Backend> Engine<B> {
     pub(super) fn collect_refused(&self, batch: &mut Vec<Arm>) {
         let mut core = lock(&self.core);
         if core.refused.is_empty() {
-            self.gate.set(GateFlag::REFUSED, false);
+            self.gate.lower(GateFlag::REFUSED);
         }
         let mut refused = std::mem::take(&mut core.refused);
         drop(core);
@@ -549,11 +548,11 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The level-triggered registrations to arm again that were delivered to this thread.
-    pub(super) fn collect_levels(&self, holder: &Holder, batch: &mut Vec<Arm>) {
-        self.collect_delivered(&mut holder.levels(), batch, B::KEEPS);
+    pub(super) fn collect_levels(&self, levels: &mut Levels, batch: &mut Vec<Arm>) {
+        self.collect_delivered(levels, batch, B::KEEPS);
     }
 
-    fn collect_delivered(&self, levels: &mut Vec<(Fd, u32)>, batch: &mut Vec<Arm>, is_armed: bool) {
+    fn collect_delivered(&self, levels: &mut Levels, batch: &mut Vec<Arm>, is_armed: bool) {
         for (fd, generation) in levels.drain(..) {
             let Some(slot) = self.table.slot(fd) else {
                 continue;
@@ -572,11 +571,11 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Arm them now.
-    pub(super) fn arm_levels(&self, holder: &Holder) {
-        if !holder.levels().is_empty() && !self.is_closed() {
+    pub(super) fn arm_levels(&self, levels: &mut Levels) {
+        if !levels.is_empty() && !self.is_closed() {
             let mut scratch = Box::<Scratch<B>>::default();
             // So that whatever still holds is reported to others.
-            self.collect_delivered(&mut holder.levels(), &mut scratch.batch, false);
+            self.collect_delivered(levels, &mut scratch.batch, false);
             self.arm(&mut scratch, &mut []);
         }
     }

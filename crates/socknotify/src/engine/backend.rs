@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::interest::{ArmError, Interest, Word};
 use super::table::{Outcome, Table};
+use super::threads::Taking;
 use crate::entry::Arming;
-use crate::handover::Handover;
 use crate::sys::Fd;
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
@@ -66,8 +66,8 @@ impl Polls {
 /// A worker whose call it is.
 pub(crate) struct Caller<'call> {
     pub(crate) polls: &'call mut Polls,
-    /// What it has in hand when the call is over.
-    pub(crate) handover: &'call Arc<dyn Handover>,
+    /// Where it says what it takes of the packets of the call.
+    pub(crate) taking: &'call Arc<Taking>,
 }
 
 /// What the system reports of a descriptor.

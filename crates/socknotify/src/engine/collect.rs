@@ -7,13 +7,23 @@ use super::backend::{Backend, Report, Reports, Wait, Waited};
 use super::interest::{ArmError, Flag, Interest, Mode, State, Word};
 use super::sync::lock;
 use super::table::{Delivery, Outcome, Slot, Undelivered};
-use super::{Core, Engine, Packet, Scratch};
+use super::threads::Levels;
+use super::{Alarm, Core, Engine, Packet, Scratch};
 use crate::sys::Fd;
 use crate::{Entry, Events};
 
 /// How many calls in a row, over all threads, may go without asking the backend for as many reports as they have room
 /// for.
 const SKIPS: u32 = 7;
+
+/// For so long they may, in microseconds.
+const SKIPPED_FOR: u64 = 100;
+
+/// No alarm is set.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// The queue keeps memory for so many packets once they were dequeued.
+const KEPT: usize = 4096;
 
 /// In place of their number: the last call that asked had no room for all that is ready, but for more than one.
 const FULL: u32 = u32::MAX;
@@ -26,7 +36,7 @@ const CHECKED: u32 = 60;
 struct Deliveries<'call, B: Backend> {
     engine: &'call Engine<B>,
     /// Level-triggered registrations that are delivered.
-    levels: &'call mut Vec<(Fd, u32)>,
+    levels: &'call mut Levels,
     /// Those that are free.
     entries: std::slice::IterMut<'call, Entry>,
 }
@@ -61,7 +71,18 @@ impl<B: Backend> Engine<B> {
     /// Whether what is known to be ready may be delivered without asking the backend for more.
     #[inline]
     pub(super) fn may_skip(&self) -> bool {
-        (1..=SKIPS).contains(&self.skips.load(Ordering::Relaxed))
+        (1..=SKIPS).contains(&self.skips.load(Ordering::Relaxed)) && self.has_asked_lately()
+    }
+
+    /// The model checker knows no time.
+    fn has_asked_lately(&self) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        cfg!(interleavings) || self.now().saturating_sub(asked) < SKIPPED_FOR
+    }
+
+    /// Microseconds since the port was made.
+    fn now(&self) -> u64 {
+        self.made.elapsed().as_micros() as u64
     }
 
     /// The next call asks the backend.
@@ -93,6 +114,9 @@ impl<B: Backend> Engine<B> {
             true => 0,
             false => SKIPS,
         };
+        if left == SKIPS {
+            self.asked.store(self.now(), Ordering::Relaxed);
+        }
         if self.skips.load(Ordering::Relaxed) != left {
             self.skips.store(left, Ordering::Relaxed);
         }
@@ -114,6 +138,7 @@ impl<B: Backend> Engine<B> {
     pub(super) fn ask(
         &self,
         scratch: &mut Scratch<B>,
+        levels: &mut Levels,
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> (usize, Waited) {
@@ -127,7 +152,6 @@ impl<B: Backend> Engine<B> {
             memory,
             batch,
             packets,
-            levels,
             ..
         } = scratch;
         let mut deliveries = Deliveries {
@@ -165,7 +189,31 @@ impl<B: Backend> Engine<B> {
         scratch.packets.clear();
     }
 
-    /// The backend's alarm has gone off. It may have been set to another time meanwhile.
+    /// Set the packet that is queued at a time.
+    pub(super) fn set_alarm(&self, core: &mut Core, alarm: Alarm) {
+        let due = alarm.at.map(|at| at.saturating_duration_since(self.made));
+        // No earlier than asked for.
+        let due = due.map_or(NEVER, |due| due.as_nanos().div_ceil(1000) as u64);
+        self.due.store(due, Ordering::Relaxed);
+        core.alarm = alarm;
+    }
+
+    /// The backend reports an alarm behind all that is ready. So who dequeues looks whether it is due.
+    #[inline]
+    pub(super) fn queue_alarm_if_due(&self) {
+        let due = self.due.load(Ordering::Relaxed);
+        // The model checker knows no time.
+        if due != NEVER && !cfg!(interleavings) && self.now() >= due {
+            let mut core = lock(&self.core);
+            if !core.closed {
+                self.queue_alarm(&mut core);
+                self.publish_queued(&core);
+            }
+        }
+    }
+
+    /// The alarm may have gone off. It may have been set to another time meanwhile.
+    #[cold]
     fn queue_alarm(&self, core: &mut Core) {
         let Some(at) = core.alarm.at else {
             return;
@@ -173,6 +221,7 @@ impl<B: Backend> Engine<B> {
         let left = at.saturating_duration_since(Instant::now());
         if left.is_zero() {
             core.alarm.at = None;
+            self.due.store(NEVER, Ordering::Relaxed);
             core.ahead.push_back(core.alarm.packet.posted().into());
         } else {
             // If it cannot be set, there is no memory for it; the next alarm tries again.
@@ -239,26 +288,39 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Move queued packets to the caller. Returns how many.
+    ///
+    /// Those that do not wait behind others, and the others, have half of the room each, or what the other half has no use for.
+    /// With an odd room they take turns.
     pub(super) fn take_packets(&self, entries: &mut [Entry]) -> usize {
         let mut core = lock(&self.core);
+        let (room, ahead, behind) = (entries.len(), core.ahead.len(), core.queue.len());
+        let half = match core.is_queue_due {
+            true => room / 2,
+            false => room.div_ceil(2),
+        };
+        if room % 2 == 1 && behind > 0 {
+            core.is_queue_due = !core.is_queue_due && ahead > 0;
+        }
+        let ahead = ahead.min(half.max(room.saturating_sub(behind)));
         let mut count = 0;
-        let mut from_queue = 0;
-        let is_queue_due = core.is_queue_due;
-        while count < entries.len() {
-            let waits = is_queue_due && from_queue == 0 && !core.queue.is_empty();
-            let ahead = if waits { None } else { core.ahead.pop_front() };
-            from_queue += usize::from(ahead.is_none());
-            let Some(packet) = ahead.or_else(|| core.queue.pop_front()) else {
-                break;
+        while count < room {
+            let packet = match count < ahead {
+                true => core.ahead.pop_front(),
+                false => core.queue.pop_front(),
             };
+            let Some(packet) = packet else { break };
             if let Some((fd, generation)) = packet.notified {
                 self.on_notified(&mut core, fd, generation);
             }
             entries[count] = packet.entry;
             count += 1;
         }
-        core.is_queue_due = from_queue == 0 && !core.queue.is_empty();
+        if core.queue.is_empty() && core.queue.capacity() > KEPT {
+            core.queue.shrink_to(KEPT);
+        }
         self.publish_queued(&core);
+        // This thread was on its way. Others are, if its call finds that something is left.
+        self.gate.lower_waking();
         count
     }
 

@@ -8,7 +8,7 @@
 //!    │                                       │
 //!    └──◄── caller's entries ◄── collect ◄───┘ reports
 //!                                   ▲
-//!            queue (packets) ───────┘        scheduler, place, watch: who runs, who waits, whom to wake
+//!            queue (packets) ───────┘        threads: who runs, who waits, whom to wake
 //! ```
 //!
 //! Enabling a known registration, waiting, and delivering what the backend reports take no lock: a registration is one
@@ -19,30 +19,26 @@
 //!
 //! A thread that holds one of these locks takes only those below it.
 //!
-//! 1. To take what a worker has dequeued, for others ([`Handover`]).
-//! 2. `operations`: the ring's locks (`crate::operations`); `owned`, in this order: a timer's slot, the schedule of
+//! 1. `operations`: the ring's locks (`crate::operations`); `owned`, in this order: a timer's slot, the schedule of
 //!    deadlines, a connection's slot; or the connections that are left when the port closes, and their slots; or the list
 //!    of messages (`crate::owned`).
-//! 3. [`Engine::core`]: the queue, new and ending registrations, parked threads.
-//! 4. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
-//! 5. A thread's own lists ([`place::Holder`]).
-//! 6. A backend's own locks.
-//! 7. The owners' table of the process (`crate::sys`). No system call is made under it.
+//! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
+//! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
+//! 4. Where a thread's worker says what it has taken ([`threads::Holder`]).
+//! 5. A backend's own locks.
+//! 6. The owners' table of the process (`crate::sys`). No system call is made under it.
 //!
-//! The locks of helper threads, and of a listener's list, guard nothing else and are held for a moment. On Windows' own port,
-//! which has no engine, the list of threads that block (`native/keepers.rs`) takes the place of 4.
+//! The locks of helper threads, and of a listener's list, guard nothing else and are held for a moment.
 
 mod apply;
 mod backend;
 mod collect;
 mod interest;
-mod place;
-mod scheduler;
 pub(crate) mod sync;
 mod table;
+mod threads;
 mod trusted;
 mod wait;
-mod watch;
 
 #[cfg(all(test, interleavings))]
 pub(crate) mod interleavings;
@@ -58,13 +54,14 @@ pub(crate) use self::backend::{
     Arm, Backend, Caller, DESCRIPTOR, Polls, Report, Reports, Wait, Waited,
 };
 pub(crate) use self::interest::{ArmError, Interest, Mode};
-pub(crate) use self::place::leave_threads_unnamed;
 pub(crate) use self::table::{Left, Outcome, Table};
+pub(crate) use self::threads::{Taking, leave_threads_unnamed};
 
-use self::place::{Holder, Places, Roster};
-use self::scheduler::{Flag, Gate, Load, Policy, QUICK, Scheduler, UNLIMITED, Wake};
 use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
-use self::watch::LAST_TICK;
+use self::threads::{
+    AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Permits, Roster, Rules, Scheduler, UNLIMITED,
+    Wake,
+};
 use crate::sys::{Fd, Owner, Process};
 use crate::{Entry, Error, Registration, RegistrationError, SlowThread, Snapshot, WakePolicy};
 
@@ -77,35 +74,35 @@ pub(crate) struct Engine<B: Backend> {
     process: Process,
     /// The port's entry in the owners' table.
     owner: Owner,
-    places: usize,
+    concurrency: usize,
+    /// How many threads may hold a permit now: the concurrency value, and more while that leaves work undone.
+    limit: std::sync::atomic::AtomicUsize,
+    /// It may rise.
+    adapts: bool,
     wake_policy: WakePolicy,
-    /// Whether to look at threads that have packets in hand: they may block.
-    may_look: bool,
     table: Table,
     gate: Gate,
     /// The length of the queue.
     queued: AtomicUsize,
     /// How many more calls in a row may go without asking the backend for reports.
     skips: AtomicU32,
+    /// When the backend was asked last and had no more than there was room for, and when the alarm is due, in microseconds.
+    asked: AtomicU64,
+    due: AtomicU64,
     /// Whose turn it is if a call has room for one: packets or reports.
     turn: AtomicBool,
-    /// How long it took recently to handle a packet, in nanoseconds.
-    handling: AtomicU32,
     /// Reports of registrations that have ended.
     stale: AtomicU64,
-    /// Some threads dequeue into memory that others can reach.
-    has_handovers: sync::AtomicBool,
-    /// Level-triggered registrations have been delivered.
-    has_levels: sync::AtomicBool,
-    /// When threads looked at each other last, since `made`, in microseconds.
-    looked: AtomicU64,
+    /// The thread that dequeued last, by the address of its holder.
+    last: std::sync::atomic::AtomicUsize,
+    /// A thread has found nothing to do since the watcher looked last.
+    was_idle: AtomicBool,
+    /// When a thread that dequeues has taken a sample last, and in what time the watcher takes the next one, in microseconds.
+    sampled: AtomicU64,
+    pause: AtomicU64,
     made: Instant,
-    /// In how many microseconds the thread that had the watch last would have looked: whoever gets it goes on so.
-    tick: AtomicU32,
-    /// How long it took to detect the last place that was left, in microseconds. 0 if there was none.
-    detected_after: AtomicU64,
-    /// What to call when threads are found to have left their places.
-    when_left: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// What to call when the limit rises.
+    on_raise: OnceLock<Box<dyn Fn() + Send + Sync>>,
     roster: Mutex<Roster>,
     core: Mutex<Core>,
 }
@@ -132,7 +129,7 @@ struct Core {
     queue: VecDeque<Packet>,
     /// Those that do not wait behind others: what has no events behind it either, but a time, or somebody's wish.
     ahead: VecDeque<Packet>,
-    /// A call has dequeued from `ahead` alone, though there were others: so the next one begins with them.
+    /// A call with an odd room has dequeued one more from `ahead`: the next one dequeues one more of the others.
     is_queue_due: bool,
     scheduler: Scheduler,
     /// The number of registrations, including those that are being removed.
@@ -169,14 +166,8 @@ struct Scratch<B: Backend> {
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,
-    /// Level-triggered registrations that the call delivers, with their generations.
-    levels: Vec<(Fd, u32)>,
-    /// The address of the handover that the holder has; 0 for none.
-    handover: usize,
-    /// Counts calls, to time one in several.
-    calls: u32,
-    /// When packets were taken, and how many, to measure how long it takes to handle them.
-    taken: Option<(Instant, u32)>,
+    /// The address of where the holder says what it has taken; 0 for none.
+    taking: usize,
 }
 
 impl<B: Backend> Default for Scratch<B> {
@@ -188,10 +179,7 @@ impl<B: Backend> Default for Scratch<B> {
             refused: Vec::new(),
             has_armed_late: false,
             packets: Vec::new(),
-            levels: Vec::new(),
-            handover: 0,
-            calls: 0,
-            taken: None,
+            taking: 0,
         }
     }
 }
@@ -218,36 +206,45 @@ impl<B: Backend> Scratch<B> {
 type Guard<'a> = MutexGuard<'a, Core>;
 
 impl<B: Backend> Engine<B> {
-    pub(crate) fn new(backend: B, places: usize, wake_policy: WakePolicy, detects: bool) -> Self {
+    /// `adapts`: the limit of threads that run may exceed the concurrency value.
+    pub(crate) fn new(
+        backend: B,
+        concurrency: usize,
+        wake_policy: WakePolicy,
+        adapts: bool,
+    ) -> Self {
         static PORTS: AtomicU32 = AtomicU32::new(1);
         let id = PORTS.fetch_add(1, Ordering::Relaxed);
+        let adapts = adapts && concurrency < UNLIMITED;
+        let limit = adapts.then(|| AdaptiveLimit::new(concurrency));
         Engine {
             id,
             process: Process::this(),
             owner: Owner::new(id),
-            places,
+            concurrency,
+            limit: std::sync::atomic::AtomicUsize::new(concurrency.min(UNLIMITED)),
+            adapts,
             wake_policy,
-            may_look: detects,
             table: Table::new(),
             gate: Gate::new(),
             queued: AtomicUsize::new(0),
             skips: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+            due: AtomicU64::new(collect::NEVER),
             turn: AtomicBool::new(false),
-            handling: AtomicU32::new(0),
             stale: AtomicU64::new(0),
-            has_handovers: sync::AtomicBool::new(false),
-            has_levels: sync::AtomicBool::new(false),
-            looked: AtomicU64::new(0),
+            last: std::sync::atomic::AtomicUsize::new(0),
+            was_idle: AtomicBool::new(false),
+            sampled: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
             made: Instant::now(),
-            tick: AtomicU32::new(LAST_TICK.as_micros() as u32),
-            detected_after: AtomicU64::new(0),
-            when_left: OnceLock::new(),
-            roster: Mutex::new(Roster::default()),
+            on_raise: OnceLock::new(),
+            roster: Mutex::new(Roster::new(limit)),
             core: Mutex::new(Core {
                 queue: VecDeque::with_capacity(32),
                 ahead: VecDeque::new(),
                 is_queue_due: false,
-                scheduler: Scheduler::new(places.min(UNLIMITED)),
+                scheduler: Scheduler::default(),
                 registered: 0,
                 refused: Vec::new(),
                 alarm: Alarm::default(),
@@ -263,10 +260,16 @@ impl<B: Backend> Engine<B> {
         &self.backend
     }
 
-    /// The number of places, as far as they are counted.
+    /// How many threads may hold a permit now.
     #[inline]
     fn limit(&self) -> usize {
-        self.places.min(UNLIMITED)
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// How many threads may poll.
+    #[inline]
+    fn pollers(&self) -> usize {
+        self.backend.waiters().min(self.concurrency)
     }
 
     /// The lock, if the port can be used.
@@ -290,34 +293,19 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Whether a further thread should poll while others run, rather than watch.
+    /// Whether a further thread polls while others run, if a permit is free.
     #[inline]
     fn is_eager(&self) -> bool {
-        match self.wake_policy {
-            WakePolicy::Eager => true,
-            WakePolicy::Bounded(_) => {
-                u128::from(self.handling.load(Ordering::Relaxed)) > QUICK.as_nanos()
-            }
-        }
-    }
-
-    /// Threads that have packets in hand may keep something that others need, besides their places.
-    #[inline]
-    fn keep(&self) -> bool {
-        sync::is_set(&self.has_handovers) || sync::is_set(&self.has_levels)
-    }
-
-    /// Whether it matters that a thread blocks, and can be seen.
-    #[inline]
-    fn detects(&self) -> bool {
-        self.may_look && (self.places < UNLIMITED || self.keep())
+        self.wake_policy == WakePolicy::Eager || self.limit() > self.concurrency
     }
 
     #[inline]
-    fn policy(&self) -> Policy {
-        Policy {
+    fn rules(&self) -> Rules {
+        Rules {
+            limit: self.limit(),
+            pollers: self.pollers(),
             is_eager: self.is_eager(),
-            detects: self.detects(),
+            adapts: self.adapts,
         }
     }
 
@@ -333,11 +321,16 @@ impl<B: Backend> Engine<B> {
             return Wake::Nobody;
         }
         let queued = core.queued();
-        let wake = core.scheduler.settle(&self.gate, queued, self.policy());
+        let wake = core.scheduler.settle(&self.gate, queued, &self.rules());
         let load = self.gate.load();
-        let is_anyone_here = load.pollers() > 0 || core.scheduler.waiting() > 0;
+        let is_anyone_here = load.polling() > 0 || core.scheduler.parked() > 0;
         match wake {
-            Wake::Nobody if load.has(Flag::EXPOSED) && queued > 0 && !is_anyone_here => {
+            Wake::Nobody
+                if load.has(Flag::EXPOSED)
+                    && queued > 0
+                    && !is_anyone_here
+                    && !load.is_waking() =>
+            {
                 core.scheduler.wake_polling(&self.gate)
             }
             wake => wake,
@@ -348,8 +341,7 @@ impl<B: Backend> Engine<B> {
     #[inline]
     fn settle_if_due(&self, load: Load) {
         let queued = self.queued.load(Ordering::SeqCst);
-        let is_idle = queued == 0 && !load.has(Flag::PARKED);
-        if !is_idle && Scheduler::may_have_to_settle(load, self.limit(), queued, self.policy()) {
+        if self.rules().may_have_to_settle(load, queued) {
             self.leave(lock(&self.core));
         }
     }
@@ -412,7 +404,7 @@ impl<B: Backend> Engine<B> {
     pub(crate) fn close(&self) {
         let Ok(mut core) = self.enter() else { return };
         core.closed = true;
-        self.gate.set(Flag::CLOSED, true);
+        self.gate.raise(Flag::CLOSED);
         // Before another port can register the sockets.
         self.backend.close();
         for (fd, slot) in self.table.registered() {
@@ -436,7 +428,7 @@ impl<B: Backend> Engine<B> {
     }
 
     pub(crate) fn concurrency(&self) -> usize {
-        self.places
+        self.concurrency
     }
 
     pub(crate) fn wake_policy(&self) -> WakePolicy {
@@ -464,85 +456,70 @@ impl<B: Backend> Engine<B> {
                 queued: 0,
                 running: Some(0),
                 waiting: 0,
-                is_watched: false,
-                left: Some(0),
-                counted_out: Some(0),
-                detected_after: None,
+                limit: None,
+                rises_asleep: 0,
+                rises_starved: 0,
                 stale: 0,
             };
         }
-        let roster = lock(&self.roster);
-        let (left, counted_out) = (roster.left(), roster.counted_out());
-        drop(roster);
+        let rises = lock(&self.roster).rises();
         let core = lock(&self.core);
         let load = self.gate.load();
-        let detected_after = self.detected_after.load(Ordering::Relaxed);
         Snapshot {
             registrations: Some(core.registered),
             queued: core.queued(),
-            running: Some(load.holders().saturating_sub(load.pollers())),
-            waiting: load.pollers() + core.scheduler.waiting(),
-            is_watched: load.has(Flag::WATCHED),
-            left: Some(left),
-            counted_out: Some(counted_out),
-            detected_after: (detected_after > 0).then(|| Duration::from_micros(detected_after)),
+            running: Some(load.running()),
+            waiting: load.polling() + core.scheduler.parked(),
+            limit: (self.concurrency < UNLIMITED).then(|| self.limit()),
+            rises_asleep: rises.asleep,
+            rises_starved: rises.starved,
             stale: self.stale.load(Ordering::Relaxed),
         }
     }
 
-    /// Give this thread's place back, if it holds one.
-    pub(crate) fn give_place_back(&self) {
-        if let Some((holder, true)) = place::lend(self.id) {
-            self.on_left(&holder);
+    /// Give this thread's permit back, if it holds one.
+    pub(crate) fn give_permit_back(&self) {
+        if let Some(mut levels) = threads::lend(self.id) {
+            self.on_given_back(&mut levels);
         }
     }
 
-    /// Lend this thread's place, if it holds one, until the returned value is dropped.
-    pub(crate) fn lend_place(&self) -> LentPlace<'_, B> {
-        let lent = place::lend(self.id);
-        if let Some((holder, true)) = &lent {
-            self.on_left(holder);
+    /// Lend this thread's permit, if it holds one, until the returned value is dropped.
+    pub(crate) fn lend_permit(&self) -> LentPermit<'_, B> {
+        let lent = threads::lend(self.id);
+        let engine = lent.is_some().then_some(self);
+        if let Some(mut levels) = lent {
+            self.on_given_back(&mut levels);
         }
-        let lent = lent.map(|(holder, _)| holder);
-        LentPlace { engine: self, lent }
+        LentPermit { engine }
     }
 }
 
-impl<B: Backend> Places for Engine<B> {
-    fn on_left(&self, holder: &Holder) {
+impl<B: Backend> Permits for Engine<B> {
+    fn on_given_back(&self, levels: &mut Levels) {
         if self.process.is_this() {
-            self.flow_on(holder);
-            let load = self.gate.leave_place();
-            self.settle_if_due(load);
+            self.arm_levels(levels);
+            self.settle_if_due(self.gate.leave());
         }
     }
 
     fn on_ended(&self, holder: &Arc<Holder>) {
         if self.process.is_this() {
-            self.arm_levels(holder);
             lock(&self.roster).remove(holder);
         }
     }
 }
 
-/// A place that is lent to another thread.
-pub(crate) struct LentPlace<'a, B: Backend> {
-    engine: &'a Engine<B>,
-    lent: Option<Arc<Holder>>,
+/// A permit that is lent to another thread.
+pub(crate) struct LentPermit<'a, B: Backend> {
+    engine: Option<&'a Engine<B>>,
 }
 
-impl<B: Backend> Drop for LentPlace<'_, B> {
+impl<B: Backend> Drop for LentPermit<'_, B> {
     fn drop(&mut self) {
-        let Some(holder) = self.lent.take() else {
-            return;
-        };
-        let engine = self.engine;
-        if engine.process.is_this() {
-            // First the place, which may be found to be left as soon as the thread has it.
-            engine.gate.return_place();
-            if !place::restore(engine.id, &holder) {
-                // Meanwhile it may have looked taken to others.
-                engine.settle_if_due(engine.gate.leave_place());
+        if let Some(engine) = self.engine {
+            if engine.process.is_this() && threads::restore(engine.id) {
+                engine.gate.take_back();
             }
         }
     }

@@ -3,7 +3,7 @@
 #[cfg(interleavings)]
 pub(super) use loom::sync::Condvar;
 #[cfg(interleavings)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize};
+pub(crate) use loom::sync::atomic::AtomicUsize;
 #[cfg(interleavings)]
 pub(super) use loom::sync::atomic::{AtomicU64, fence};
 #[cfg(interleavings)]
@@ -13,7 +13,7 @@ pub(super) use loom::thread_local;
 #[cfg(not(interleavings))]
 pub(super) use std::sync::Condvar;
 #[cfg(not(interleavings))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize};
+pub(crate) use std::sync::atomic::AtomicUsize;
 #[cfg(not(interleavings))]
 pub(super) use std::sync::atomic::{AtomicU64, fence};
 #[cfg(not(interleavings))]
@@ -25,31 +25,9 @@ pub(super) use std::thread_local;
 pub(super) use self::model::ThreadState;
 #[cfg(not(interleavings))]
 pub(super) use crate::sys::thread_state::ThreadState;
-pub(super) use crate::sys::thread_state::{Activity, Look};
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Whether a flag is set, in the one order of all that is sequentially consistent. The model checker has that for
-/// read-modify-write operations only.
-#[inline]
-pub(super) fn is_set(flag: &AtomicBool) -> bool {
-    match cfg!(interleavings) {
-        true => flag.fetch_or(false, Ordering::SeqCst),
-        false => flag.load(Ordering::SeqCst),
-    }
-}
-
-/// Set a flag, in the same order: of a store beside a read-modify-write operation, the model checker does not know which
-/// came first, though the values that are read say so.
-#[inline]
-pub(super) fn set(flag: &AtomicBool) {
-    match cfg!(interleavings) {
-        true => _ = flag.fetch_or(true, Ordering::SeqCst),
-        false => flag.store(true, Ordering::SeqCst),
-    }
-}
 
 /// Lock, also after a panic.
 #[inline]
@@ -92,46 +70,24 @@ pub(super) fn wait<'a, T>(
     }
 }
 
-/// For the model checker, whose threads say themselves that they block.
+/// For the model checker, which does not look at threads.
 #[cfg(interleavings)]
-pub(super) mod model {
-    use std::sync::Arc;
+mod model {
+    use crate::sys::thread_state::{Activity, Description};
 
-    use loom::sync::atomic::{AtomicBool, Ordering};
-    use loom::thread_local;
-
-    use super::{Activity, Look};
-    use crate::sys::thread_state::Description;
-
-    thread_local! {
-        static IS_BLOCKED: Arc<AtomicBool> = Arc::new(AtomicBool::new(false));
-    }
-
-    pub(in super::super) struct ThreadState(Arc<AtomicBool>);
+    pub(in super::super) struct ThreadState;
 
     impl ThreadState {
         pub(in super::super) fn of_this() -> Self {
-            ThreadState(IS_BLOCKED.with(Arc::clone))
-        }
-
-        pub(in super::super) fn activity(&self) -> Activity {
-            Activity::Unknown
+            ThreadState
         }
 
         pub(in super::super) fn describe(&self) -> Description {
             Description::default()
         }
 
-        pub(in super::super) fn look(&self) -> Look {
-            match self.0.load(Ordering::SeqCst) {
-                true => Look::Blocked,
-                false => Look::Running,
-            }
+        pub(in super::super) fn activity(&self) -> Activity {
+            Activity::Unknown
         }
-    }
-
-    /// This thread blocks from here on, or goes on.
-    pub(in super::super) fn set_blocked(is_blocked: bool) {
-        IS_BLOCKED.with(|it| it.store(is_blocked, Ordering::SeqCst));
     }
 }

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use super::apply::flag_of;
 use super::backend::Backend;
 use super::interest::{Flag, Interest, Mode, State, Word};
-use super::scheduler::Flag as GateFlag;
-use super::sync::lock;
 use super::table::{Enable, Left, Slot};
+use super::threads::{self, Flag as GateFlag};
 use super::{Alarm, Core, Engine, Scratch};
 use crate::entry::Arming;
 use crate::registration::Extra;
@@ -195,20 +194,18 @@ impl<B: Backend> Engine<B> {
         // Before the system counts, so that it does not come early.
         let at = Instant::now().checked_add(delay);
         self.backend.set_alarm(delay)?;
-        core.alarm = Alarm { packet: entry, at };
+        self.set_alarm(&mut core, Alarm { packet: entry, at });
         Ok(())
     }
 
-    /// The backend, for another loop to watch: it is ready if there is something to dequeue and no thread waits.
+    /// The backend, for another loop to watch: it is ready if there is something to dequeue and no thread waits. What this thread
+    /// was notified of before is armed; what another one was, when that dequeues again.
     #[allow(dead_code, reason = "not every system has such loops")]
     pub(crate) fn expose(&self) -> &B {
         if let Ok(core) = self.enter() {
-            if !self.gate.load().has(GateFlag::EXPOSED) {
-                self.gate.set(GateFlag::EXPOSED, true);
+            if self.gate.raise(GateFlag::EXPOSED) {
                 self.leave(core);
-                // What threads were notified of before may hold still.
-                let holders = lock(&self.roster).holders();
-                holders.iter().for_each(|holder| self.arm_levels(holder));
+                self.arm_levels(&mut threads::take_levels(self.id));
             }
         }
         &self.backend

@@ -5,13 +5,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::backend::{Backend, Caller, Polls};
-use super::place::{self, Holder, Record};
-use super::scheduler::{Flag, QUICK};
-use super::sync::{self, lock};
-use super::watch::{BURST_TICK, FIRST_TICK, LAST_TICK};
+use super::sync::lock;
+use super::threads::{self, Flag, Holder, Levels, Parker, Record};
 use super::{Engine, Scratch};
-use crate::sys::on_time;
-use crate::{Entry, Error, Registration, WakePolicy};
+use crate::{Entry, Error, Registration};
 
 /// When a wait ends.
 struct Deadline {
@@ -44,29 +41,28 @@ impl Deadline {
 /// registration can make before it is quiet.
 const AGAIN: usize = 64;
 
-/// One in this many calls that take packets is timed.
-const SAMPLED: u32 = 8;
+/// What was refused is tried again after this time, and then after twice the time before, up to [`LAST_RETRY`].
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LAST_RETRY: Duration = Duration::from_millis(5);
 
 /// A call that dequeues.
-pub(super) struct Call<'call, 'socket, B: Backend> {
+struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
     polls: Option<&'call mut Polls>,
     scratch: &'call mut Scratch<B>,
+    levels: &'call mut Levels,
     holder: &'call Arc<Holder>,
+    parker: &'call Parker,
     deadline: Deadline,
-    has_place: bool,
-    /// It was parked, and released to poll or to take packets.
+    has_permit: bool,
+    /// It counts as polling.
+    polls_now: bool,
+    /// It was parked, and released to poll.
     is_released: bool,
-    /// It counts as polling since then.
-    counts_as_polling: bool,
     /// It has asked the backend without waiting, and found nothing.
     has_checked: bool,
     /// How often it has asked again without waiting.
     again: usize,
-    /// It has the watch, unless it is parked: then the scheduler says so.
-    has_watch: bool,
-    /// In what time it looks next, if it has.
-    pub(super) tick: Duration,
     /// In what time it tries again what was refused.
     retry: Duration,
 }
@@ -80,92 +76,76 @@ impl<B: Backend> Engine<B> {
         timeout: Option<Duration>,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
-        let (polls, handover) = match caller {
-            Some(caller) => (Some(caller.polls), Some(caller.handover)),
+        let (polls, taking) = match caller {
+            Some(caller) => (Some(caller.polls), Some(caller.taking)),
             None => (None, None),
         };
         let new = || {
-            let places: Weak<Self> = Arc::downgrade(self);
-            Box::new(Record::new(self.id, places, lock(&self.roster).add()))
+            let permits: Weak<Self> = Arc::downgrade(self);
+            Box::new(Record::new(self.id, permits, lock(&self.roster).add()))
         };
-        let taken = place::take(self.id, new);
+        let taken = threads::take(self.id, new);
         let is_ending = taken.is_none();
         let mut record = taken.unwrap_or_else(new);
         let Record {
-            holder, scratch, ..
+            holder,
+            parker,
+            levels,
+            scratch,
+            ..
         } = &mut *record;
         let scratch = Scratch::<B>::of(scratch);
-        let has_place = holder.begin_call();
-        if let Some((since, packets)) = scratch.taken.take() {
-            self.on_handled(since.elapsed() / packets);
-        }
+        let has_permit = holder.end_run();
         let mut call = Call {
             scratch,
             registrations,
             polls,
+            levels,
             holder: &*holder,
+            parker: &*parker,
             deadline: Deadline {
                 timeout,
                 since: None,
             },
-            has_place,
+            has_permit,
+            polls_now: false,
             is_released: false,
-            counts_as_polling: false,
             has_checked: false,
             again: 0,
-            has_watch: false,
-            tick: FIRST_TICK,
-            retry: FIRST_TICK,
+            retry: FIRST_RETRY,
         };
         let result = self.run(&mut call, entries);
-        self.stop_counting(&mut call);
+        self.stop_polling(&mut call);
         let Call {
             scratch,
             polls,
-            has_place,
-            has_watch,
+            levels,
+            has_permit,
             ..
         } = call;
         if let (true, Some(polls)) = (scratch.has_failed, polls) {
             polls.refused.append(&mut scratch.refused);
         }
-        let has_levels = !scratch.levels.is_empty();
-        if has_levels {
-            sync::set(&self.has_levels);
-            holder.levels().append(&mut scratch.levels);
-            if self.gate.load().has(Flag::EXPOSED) {
-                // The loop that watches the port has to see that they are still ready.
-                self.arm_levels(holder);
-            }
+        if !levels.is_empty() && self.gate.load().has(Flag::EXPOSED) {
+            // The loop that watches the port has to see that they are still ready.
+            self.arm_levels(levels);
         }
-        match result {
-            Ok(count) => {
-                let address = handover.map_or(0, |it| Arc::as_ptr(it).cast::<()>().addr());
-                if scratch.handover != address {
-                    scratch.handover = address;
-                    holder.set_handover(handover);
-                    sync::set(&self.has_handovers);
+        let load = match result {
+            Ok(_) => {
+                let address = taking.map_or(0, |it| Arc::as_ptr(it).addr());
+                if scratch.taking != address {
+                    scratch.taking = address;
+                    holder.set_taking(taking);
                 }
-                scratch.calls = scratch.calls.wrapping_add(1);
-                let is_timed =
-                    scratch.calls % SAMPLED == 0 && self.wake_policy != WakePolicy::Eager;
-                // The model checker knows no time.
-                if is_timed && !cfg!(interleavings) {
-                    scratch.taken = Some((Instant::now(), count as u32));
+                let this = Arc::as_ptr(holder).addr();
+                if self.last.load(Ordering::Relaxed) != this {
+                    self.last.store(this, Ordering::Relaxed);
                 }
-                holder.end_call();
+                holder.begin_run();
+                self.gate.load()
             }
-            Err(_) => holder.end_empty_call(),
-        }
-        if has_watch {
-            self.leave_watch(result.is_ok());
-        }
-        if has_levels && self.is_unwatched() {
-            self.look_after();
-        }
-        let load = match result.is_err() && has_place {
-            true => self.gate.leave_place(),
-            false => self.gate.load(),
+            Err(_) if has_permit => self.gate.leave(),
+            Err(_) => self.gate.load(),
         };
         if load.has(Flag::REFUSED) {
             self.leave_refused();
@@ -173,7 +153,7 @@ impl<B: Backend> Engine<B> {
         self.settle_if_due(load);
         // While the thread ends, nothing would say when it has ended: so the record is dropped.
         if !is_ending {
-            place::put(record);
+            threads::put(record);
         }
         result
     }
@@ -181,19 +161,9 @@ impl<B: Backend> Engine<B> {
     /// A thread that polls has to try what was refused, from time to time, in place of this one.
     #[cold]
     pub(super) fn leave_refused(&self) {
-        if self.gate.load().pollers() > 0 {
+        if self.gate.load().polling() > 0 {
             self.backend.wake();
         }
-    }
-
-    /// A packet took this long to handle.
-    #[cold]
-    fn on_handled(&self, time: Duration) {
-        // A very long time counts no more than a long one.
-        let time = time.min(QUICK * 8).as_nanos() as u32;
-        let before = self.handling.load(Ordering::Relaxed);
-        self.handling
-            .store((before * 7 + time) / 8, Ordering::Relaxed);
     }
 
     fn run(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> Result<usize, Error> {
@@ -206,32 +176,29 @@ impl<B: Backend> Engine<B> {
             call.scratch.add(polls);
         }
         self.apply(call.scratch, call.registrations);
-        if sync::is_set(&self.has_levels) {
-            self.collect_levels(call.holder, &mut call.scratch.batch);
+        if !call.levels.is_empty() {
+            self.collect_levels(call.levels, &mut call.scratch.batch);
         }
         if load.has(Flag::REFUSED) {
             self.collect_refused(&mut call.scratch.batch);
         }
-        if load.holders() > 1 || load.has(Flag::LEFT) {
-            self.look_at_peers(load);
+        if self.limit() > self.concurrency {
+            self.sample_if_due();
         }
+        self.queue_alarm_if_due();
         loop {
-            // A thread that has come back from blocking took a place too many.
-            if call.has_place
-                && load.holders() > self.limit()
-                && self.gate.leave_excess(self.limit())
-            {
-                self.stop_counting(call);
-                call.has_place = false;
+            // The limit has fallen, or a thread has returned from a scope of blocking work.
+            if call.has_permit && load.taken() > self.limit() {
+                self.leave_excess(call);
             }
-            if !call.has_place && !self.gate.take_place(self.limit()) {
+            if !call.has_permit && !self.gate.take(self.limit()) {
                 self.arm(call.scratch, call.registrations);
                 if call.scratch.has_failed || call.deadline.has_passed() {
                     return Err(Error::TimedOut);
                 }
-                self.park(call);
+                self.wait_for_permit(call);
             } else {
-                call.has_place = true;
+                call.has_permit = true;
                 if let Some(result) = self.collect(call, entries) {
                     return result;
                 }
@@ -243,6 +210,25 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    #[cold]
+    fn leave_excess(&self, call: &mut Call<'_, '_, B>) {
+        if self.gate.leave_excess(self.limit(), call.polls_now) {
+            call.has_permit = false;
+            if std::mem::take(&mut call.polls_now) {
+                // It is not on its way any more.
+                self.gate.lower_waking();
+            }
+        }
+    }
+
+    /// Wait until released, or until the time is over.
+    fn wait_for_permit(&self, call: &mut Call<'_, '_, B>) {
+        let deadline = &mut call.deadline;
+        call.is_released = self.park(call.parker, || deadline.remaining());
+        call.has_permit = call.is_released;
+        call.polls_now = call.is_released;
+    }
+
     /// Take what there is, or wait for it in the backend. `None`: there may be something now.
     #[inline]
     fn collect(
@@ -252,7 +238,7 @@ impl<B: Backend> Engine<B> {
     ) -> Option<Result<usize, Error>> {
         let queued = self.queued.load(Ordering::SeqCst);
         let count = if queued > 0 {
-            self.stop_counting(call);
+            self.stop_polling(call);
             self.collect_both(call, entries, queued)
         } else {
             let timeout = match call.scratch.has_failed {
@@ -261,7 +247,7 @@ impl<B: Backend> Engine<B> {
             };
             match timeout {
                 Some(Duration::ZERO) => {
-                    self.stop_counting(call);
+                    self.stop_polling(call);
                     let (count, is_full) = self.ask_now(call, entries);
                     let is_over = count == 0 && self.queued.load(Ordering::SeqCst) == 0;
                     if is_over && (!is_full || self.has_asked_enough(call.again)) {
@@ -312,10 +298,10 @@ impl<B: Backend> Engine<B> {
     /// before it asked the system.
     #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(call.scratch, entries, Some(Duration::ZERO));
+        let (count, waited) = self.ask(call.scratch, call.levels, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
-            self.on_woken(call);
+            self.gate.lower_waking();
         }
         self.finish_batch(call.scratch, call.registrations);
         let has_asked = waited.asked || entries.is_empty();
@@ -330,122 +316,72 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> Option<usize> {
-        let before = match std::mem::take(&mut call.counts_as_polling) {
-            true => self.gate.load().without_poller(),
+        let was_released = std::mem::replace(&mut call.polls_now, true);
+        let load = match was_released {
+            true => self.gate.load(),
             false => self.gate.begin_polling(),
         };
-        let does_anyone_run = before.holders() > before.pollers() + 1;
-        // A thread that runs and is quick comes back sooner than this one would wake.
-        let is_left_to_others = does_anyone_run && !call.is_released && !self.is_eager();
-        if is_left_to_others || before.pollers() >= self.backend.waiters() {
-            self.gate.end_polling();
+        if !call.is_released && !self.polls_itself(call, load.running(), load.polling()) {
+            self.stop_polling(call);
             if !std::mem::replace(&mut call.has_checked, true) {
                 // A thread that is awake takes what is there before it sleeps.
                 return Some(self.ask_now(call, entries).0);
             }
+            self.found_nothing();
             call.has_checked = false;
-            call.has_place = false;
-            self.gate.leave_place();
-            self.park(call);
+            self.gate.leave();
+            self.wait_for_permit(call);
             return None;
         }
         if self.queued.load(Ordering::SeqCst) > 0 {
-            self.gate.end_polling();
+            self.stop_polling(call);
             return None;
         }
         call.has_checked = false;
-        let had_watch = call.has_watch;
-        call.has_watch = self.has_watch(had_watch, does_anyone_run);
-        if call.has_watch && !had_watch {
-            call.tick = self.first_tick();
-        }
-        let retries = before.has(Flag::REFUSED);
-        let times = [
-            timeout,
-            call.has_watch.then_some(call.tick),
-            retries.then_some(call.retry),
-        ];
-        let until = times.into_iter().flatten().min();
-        let (count, waited) = match call.has_watch && call.tick == BURST_TICK {
-            true => on_time(|| self.ask(call.scratch, entries, until)),
-            false => self.ask(call.scratch, entries, until),
+        self.found_nothing();
+        let retries = load.has(Flag::REFUSED);
+        let until = match (timeout, retries) {
+            (Some(timeout), true) => Some(timeout.min(call.retry)),
+            (None, true) => Some(call.retry),
+            (timeout, false) => timeout,
         };
-        self.gate.end_polling();
+        let (count, waited) = self.ask(call.scratch, call.levels, entries, until);
+        self.stop_polling(call);
         if waited.woken {
-            self.on_woken(call);
+            self.gate.lower_waking();
         }
         self.finish_batch(call.scratch, call.registrations);
         if count == 0 && retries {
             self.collect_refused(&mut call.scratch.batch);
-            call.retry = (call.retry * 2).min(LAST_TICK);
-        }
-        if count == 0 && call.has_watch {
-            let (found, next) = self.look_as_watch(call.tick, true);
-            self.release_for_places(found.freed);
-            call.tick = next;
+            call.retry = (call.retry * 2).min(LAST_RETRY);
         }
         Some(count)
     }
 
-    /// This thread has got the wake-up for one that polls.
+    /// Whether this thread polls, which has found nothing, beside so many that run and poll, itself among those.
+    ///
+    /// It does not if another one dequeues: that one, if it is quick, dequeues again sooner than this one would wake.
+    fn polls_itself(&self, call: &Call<'_, '_, B>, running: usize, polling: usize) -> bool {
+        let is_quick_beside = || {
+            let this = Arc::as_ptr(call.holder).addr();
+            running > 0 && self.last.load(Ordering::Relaxed) != this && !self.is_eager()
+        };
+        polling <= self.pollers() && !is_quick_beside()
+    }
+
+    /// Those that run keep up with what is ready.
     #[inline]
-    fn on_woken(&self, call: &mut Call<'_, '_, B>) {
-        if self.gate.take_wake() {
-            call.has_watch = true;
-            call.tick = self.first_tick();
+    fn found_nothing(&self) {
+        if !self.was_idle.load(Ordering::Relaxed) {
+            self.was_idle.store(true, Ordering::Relaxed);
         }
     }
 
-    /// It does not poll, though it was released for that.
+    /// It does not poll any more.
     #[inline]
-    fn stop_counting(&self, call: &mut Call<'_, '_, B>) {
-        if std::mem::take(&mut call.counts_as_polling) {
+    fn stop_polling(&self, call: &mut Call<'_, '_, B>) {
+        if std::mem::take(&mut call.polls_now) {
             self.gate.end_polling();
         }
-    }
-
-    /// Wait until released, or until the time is over.
-    #[cold]
-    fn park(&self, call: &mut Call<'_, '_, B>) {
-        let mut core = lock(&self.core);
-        if core.closed {
-            return;
-        }
-        let parker = core.scheduler.park(&self.gate);
-        let load = self.gate.load();
-        // It would have to be released first, or needs what others keep.
-        let needs_watch = load.does_anyone_run() && self.may_look && self.keep();
-        if call.has_watch || needs_watch && self.gate.take_watch(false) {
-            core.scheduler.set_watcher(&parker);
-        }
-        // What other threads did before this one was seen to be parked may need a thread: perhaps this one.
-        let wake = self.settle(&mut core);
-        self.wake(wake);
-        let mut had_watch = std::mem::take(&mut call.has_watch);
-        while !core.closed && !core.scheduler.is_released(&parker) {
-            let left = call.deadline.remaining();
-            if left == Some(Duration::ZERO) {
-                break;
-            }
-            let has_watch = core.scheduler.is_watcher(&parker);
-            if has_watch && !had_watch {
-                call.tick = self.first_tick();
-            }
-            had_watch = has_watch;
-            core = match has_watch {
-                true => self.watch(core, call, &parker, left),
-                false => sync::wait(&parker, core, &self.core, left),
-            };
-        }
-        // Take the place before another thread is released for it.
-        call.is_released = core.scheduler.is_released(&parker);
-        call.has_place = call.is_released && self.gate.take_place(self.limit());
-        if call.has_place {
-            // Or another one is released to poll.
-            self.gate.begin_polling();
-            call.counts_as_polling = true;
-        }
-        call.has_watch = core.scheduler.unpark(&self.gate, parker);
-        self.leave(core);
     }
 }

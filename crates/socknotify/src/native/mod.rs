@@ -1,8 +1,7 @@
 //! Windows from build 20348: the kernel's own port, and its `ProcessSocketNotifications`.
 //!
 //! The kernel has the queue, the places, the order of threads and the registrations. This module adds closing while
-//! threads use the port, waits that end within a millisecond and never early, named errors, what flows on from
-//! threads that block ([`keepers`]), and waiting for the last notification of what leaves the port ([`leaving`]).
+//! threads use the port, waits that end within a millisecond and never early, named errors, and waiting for the last notification of what leaves the port ([`leaving`]).
 //!
 //! *Closing.* As soon as a handle is closed, its value can be reused, and a thread that is about to wait would wait in
 //! another port. So a thread that uses the port holds a lock for reading, also while it waits, and the handle is closed
@@ -15,13 +14,12 @@
 #![allow(unsafe_code, reason = "the system's function, and handles")]
 
 mod function;
-mod keepers;
 mod leaving;
 
 use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -32,9 +30,7 @@ use windows_sys::Win32::Networking::WinSock::{SOCK_NOTIFY_REGISTRATION, SOCKET};
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use self::function::Function;
-use self::keepers::{FIRST_TICK, Keepers, LAST_TICK};
 use self::leaving::Leaving;
-use crate::handover::Handover;
 use crate::sys::RawSocket;
 use crate::windows::alarm::Alarm;
 use crate::windows::codes;
@@ -56,9 +52,6 @@ pub(crate) struct Native {
     leaving: Leaving,
     /// Something has left.
     is_leaving: AtomicBool,
-    keepers: Keepers,
-    /// Whether a thread that blocks is looked at.
-    detects: bool,
 }
 
 struct Open {
@@ -94,7 +87,7 @@ impl Native {
         function::find().is_some()
     }
 
-    pub(crate) fn new(concurrency: usize, detects: bool) -> Result<Self, Error> {
+    pub(crate) fn new(concurrency: usize) -> Result<Self, Error> {
         let function = function::find().ok_or(Error::BackendUnavailable)?;
         let places = i32::try_from(concurrency).unwrap_or(i32::MAX) as u32;
         let port = KernelPort::with_concurrency(places).map_err(|error| codes::error(&error))?;
@@ -109,8 +102,6 @@ impl Native {
             waiting: AtomicUsize::new(0),
             leaving: Leaving::default(),
             is_leaving: AtomicBool::new(false),
-            keepers: Keepers::new(),
-            detects,
         })
     }
 
@@ -139,12 +130,8 @@ impl Native {
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         timeout: Option<Duration>,
-        handover: Option<&Arc<dyn Handover>>,
     ) -> Result<usize, Error> {
         let open = self.enter()?;
-        // What arms alone leaves in hand what is there.
-        let handover = handover.filter(|_| self.detects && !entries.is_empty());
-        let keeper = handover.and_then(|handover| self.keepers.begin(handover));
         let mut memory = Memory::borrow();
         self.check(registrations, &mut memory);
         let outcome = match entries.is_empty() {
@@ -152,21 +139,7 @@ impl Native {
             false => self.register_and_wait(&open, registrations, entries, timeout, &mut memory),
         };
         memory.give_back();
-        if let (Some(keeper), Ok(count)) = (keeper, outcome) {
-            self.keepers.end(&keeper, count);
-            if count > 1 {
-                self.look_after(&open);
-            }
-        }
         outcome
-    }
-
-    /// Events are in a thread's hand: if others wait, one of them is to look at it.
-    fn look_after(&self, open: &Open) {
-        if self.waiting.load(Ordering::SeqCst) > 0 && self.keepers.must_look() {
-            // If there is no memory for a packet, the next thread that waits does.
-            let _ = open.port.post(0, 0, own(LOOK));
-        }
     }
 
     /// Refuse entries that are invalid in themselves, and list the others for the kernel.
@@ -229,27 +202,10 @@ impl Native {
             _ => None,
         };
         let mut left = timeout;
-        let mut tick = FIRST_TICK;
         loop {
             self.waiting.fetch_add(usize::from(waits), Ordering::SeqCst);
-            let looks = waits && self.keepers.begin_to_look();
-            let until = match looks {
-                true => Some(left.map_or(tick, |left| left.min(tick))),
-                false => left,
-            };
-            let status = self.call(open, memory, entries.len(), until);
+            let status = self.call(open, memory, entries.len(), left);
             self.waiting.fetch_sub(usize::from(waits), Ordering::SeqCst);
-            if looks {
-                self.keepers.end_to_look();
-                if status == WAIT_TIMEOUT {
-                    tick = match self.keepers.look() {
-                        true => FIRST_TICK,
-                        false => LAST_TICK.min(tick * 2),
-                    };
-                } else {
-                    self.look_after(open);
-                }
-            }
             self.apply_outcomes(registrations, memory, status);
             let mut is_over = !waits;
             match status {
@@ -484,7 +440,7 @@ impl Native {
 
     /// Release a thread that waits in the port, which is closed.
     fn release_waiter(open: &Open) {
-        open.port.insist(0, own(RELEASE));
+        open.port.insist(0, own());
     }
 
     pub(crate) fn concurrency(&self) -> usize {
@@ -505,29 +461,23 @@ impl Native {
             queued: self.enter().map_or(0, |open| open.port.depth()),
             running: None,
             waiting: self.waiting.load(Ordering::SeqCst),
-            is_watched: false,
-            left: None,
-            counted_out: None,
-            detected_after: None,
+            limit: None,
+            rises_asleep: 0,
+            rises_starved: 0,
             stale: 0,
         }
     }
 }
 
-/// Packets that only release a thread point to these. No other packet does.
-static OWN: [u8; 2] = [0; 2];
+/// Packets that only release a thread, because the port is closed, point to this. No other packet does.
+static RELEASE: u8 = 0;
 
-/// The port is closed.
-const RELEASE: usize = 0;
-/// The thread is to look at others.
-const LOOK: usize = 1;
-
-fn own(kind: usize) -> usize {
-    OWN.as_ptr().addr() + kind
+fn own() -> usize {
+    (&raw const RELEASE).addr()
 }
 
 fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {
-    packet.lpOverlapped.addr().wrapping_sub(own(RELEASE)) < OWN.len()
+    packet.lpOverlapped.addr() == own()
 }
 
 /// A thread's memory for calls, kept from one to the next.

@@ -49,9 +49,9 @@ impl<T, M> Builder<T, M> {
         self
     }
 
-    /// Whether a thread that blocks leaves its place by itself, as in [`crate::Builder::detect_blocking`].
-    pub fn detect_blocking(mut self, detects: bool) -> Self {
-        self.options = self.options.detect_blocking(detects);
+    /// No more threads run than the concurrency value says, as in [`crate::Builder::strict`].
+    pub fn strict(mut self) -> Self {
+        self.options = self.options.strict();
         self
     }
 

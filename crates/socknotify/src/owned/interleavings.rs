@@ -6,11 +6,10 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use super::lists::{Listed, Lists};
 use super::packet::{Packet, is_to_take};
 use super::record::{Put, Reasons, Record, Seen};
 use crate::engine::Left;
-use crate::engine::interleavings::{Port, do_and_dequeue, explore, explore_owning};
+use crate::engine::interleavings::{Port, do_and_dequeue, explore_owning};
 use crate::entry::Arming;
 use crate::{Entry, Error, EventFilter, Events};
 
@@ -272,54 +271,5 @@ fn nothing_is_put_into_a_closed_port() {
         let back = other.join().unwrap();
         assert_eq!(left.iter().chain(&back).count(), 1);
         assert_eq!(slot.record.lock().unwrap().take_any(), None);
-    });
-}
-
-/// A worker takes an event, hands back two connections, and dequeues another event, while others take all that it has.
-/// Each event goes to one thread, and each connection is armed by one of them at least.
-#[test]
-fn f4_what_a_worker_has_goes_to_one_thread_and_nothing_stays() {
-    const KEYS: [usize; 2] = [21, 22];
-    let event = |key| Packet::Ready(Arming::default(), Events::IN).of_slot(key);
-    explore(3, move || {
-        let lists = Arc::new(Lists::new(2));
-        lists.begin();
-        lists.add(&[event(1), event(2)]);
-        let other = {
-            let lists = Arc::clone(&lists);
-            thread::spawn(move || [lists.take_all(), lists.take_all()])
-        };
-        let mut taken = Vec::new();
-        let mut armed = Vec::new();
-        let mut to_arm = Vec::new();
-        // As `Worker::take` and `Worker::arm` do.
-        let next = || lists.claim().map(|it| it.completion_key);
-        taken.extend(next());
-        for key in KEYS {
-            let listed = lists.list(key);
-            to_arm.push(key);
-            if listed == Listed::Not {
-                lists.settle();
-                armed.append(&mut to_arm);
-            }
-        }
-        // As `Worker::process` does.
-        if lists.begin() {
-            armed.append(&mut to_arm);
-        }
-        while lists.events() > 0 {
-            taken.extend(next());
-        }
-        lists.add(&[event(3)]);
-        taken.extend(std::iter::from_fn(next));
-        for (looks, events) in other.join().unwrap() {
-            armed.extend(looks.iter().map(|it| it.completion_key));
-            taken.extend(events.iter().map(|it| it.completion_key));
-        }
-        taken.sort_unstable();
-        assert_eq!(taken, [1, 2, 3]);
-        armed.sort_unstable();
-        armed.dedup();
-        assert_eq!(armed, KEYS);
     });
 }

@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use super::connections::{Connections, NEVER, Place, Room, Wish};
-use super::listener::{Listener, Round, is_none};
+use super::connections::{NEVER, Place, Wish};
+use super::listener::Listener;
 use super::packet::Packet;
 use super::record::Reasons;
 use super::source::raw;
 use super::{Id, Listen, Listening, Port, Source};
-use crate::{Error, EventFilter, RegistrationError};
+use crate::{Error, RegistrationError};
 
 impl<T: Source, M> Port<T, M> {
     /// Accepts connections from a listener, for as long as the port is open.
@@ -111,49 +111,5 @@ impl<T: Source, M> Port<T, M> {
             connections.interrupt_named(token, Reasons::RESUMED);
         }
         Ok(Id(token))
-    }
-}
-
-impl<T> Connections<T> {
-    /// Accept waiting connections, up to a number, which this counts down. Each is passed on with its share of the limit on
-    /// connections, if that counts.
-    pub(super) fn accept_from(
-        &self,
-        listener: &Listener<T>,
-        most: &mut usize,
-        has_limit: bool,
-        mut each: impl FnMut(Room<'_, T>, T),
-    ) -> Round {
-        let mut round = listener.idle();
-        while *most > 0 {
-            *most -= 1;
-            let room = match has_limit {
-                true => self.reserve(listener),
-                false if self.is_closed() => break,
-                false => Some(self.connection_began()),
-            };
-            let Some(room) = room else {
-                // It is woken when a connection ends.
-                round.filter = EventFilter::NONE;
-                break;
-            };
-            match listener.accept() {
-                Ok(connection) => {
-                    round.accepts = true;
-                    each(room, connection);
-                }
-                Err(error) if is_none(&error) => {
-                    round.is_drained = true;
-                    round.accepts |= listener.is_watched();
-                    break;
-                }
-                Err(error) if listener.goes_on_after(&error) => {}
-                Err(error) => {
-                    round.pause(error);
-                    break;
-                }
-            }
-        }
-        round
     }
 }

@@ -183,7 +183,8 @@ impl From<Interest> for Listening {
 
 /// A listener and what to do with its connections, independent of their types.
 trait Accept<T>: Send + Sync {
-    fn accept(&self, blocking: Option<Duration>) -> io::Result<T>;
+    /// Accept a connection. Once there is one, `accepted` is called, and then the caller's function.
+    fn accept(&self, blocking: Option<Duration>, accepted: &mut dyn FnMut()) -> io::Result<T>;
 
     /// Have the system accept this many connections in advance, if it can. They complete on the port under this key.
     fn begin(&self, port: &SystemPort, key: usize, depth: usize);
@@ -208,13 +209,13 @@ impl<T, L: Listen, F> Accept<T> for With<L, F>
 where
     F: Fn(L::Stream, L::Address) -> T + Send + Sync,
 {
-    fn accept(&self, blocking: Option<Duration>) -> io::Result<T> {
+    fn accept(&self, blocking: Option<Duration>, accepted: &mut dyn FnMut()) -> io::Result<T> {
         let (stream, address) = match (L::ACCEPTED, self.pending.get()) {
-            (Some(accepted), Some(pending)) => match pending.take() {
+            (Some(make), Some(pending)) => match pending.take() {
                 Err(error) if is_none(&error) && self.has_ended.load(Ordering::SeqCst) => {
                     self.listener.accept_next()?
                 }
-                taken => accepted(taken?)?,
+                taken => make(taken?)?,
             },
             _ => self.listener.accept_next()?,
         };
@@ -229,6 +230,7 @@ where
             // Some systems refuse that when the peer has gone.
             set.map_err(|_| io::ErrorKind::ConnectionAborted)?;
         }
+        accepted();
         Ok((self.make)(stream, address))
     }
 
@@ -317,12 +319,13 @@ impl<T> Listener<T> {
         }
     }
 
-    pub(super) fn accept(&self) -> io::Result<T> {
-        let accepted = self.accepts.accept(self.listening.blocking);
-        if accepted.is_ok() {
+    /// Accept a connection. Once there is one, `accepted` is called, and then the caller's function.
+    pub(super) fn accept(&self, mut accepted: impl FnMut()) -> io::Result<T> {
+        let mut accepted = || {
             self.failed.store(0, Ordering::Relaxed);
-        }
-        accepted
+            accepted();
+        };
+        self.accepts.accept(self.listening.blocking, &mut accepted)
     }
 
     /// Whether this error is that of one connection, and the next one may be accepted.

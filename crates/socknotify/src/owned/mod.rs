@@ -141,10 +141,8 @@ mod source;
 // The state of a port.
 mod connections;
 mod deadlines;
-mod hand;
 mod held;
 mod listener;
-mod lists;
 mod timers;
 
 mod event;

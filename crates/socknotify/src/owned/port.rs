@@ -9,7 +9,6 @@ use std::{fmt, io};
 
 use super::connections::{Connections, NEVER, Node, Place, Room, ToDo, Wish, drop_all};
 use super::deadlines::Deadlines;
-use super::hand;
 use super::messages::Message;
 use super::packet::Packet;
 use super::record::Reasons;
@@ -22,7 +21,7 @@ use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::slots::Token;
 use crate::sys::RawSocket;
 use crate::{
-    CompletionPort, Entry, Error, RegisterError, Registration, RegistrationError, Snapshot, Trigger,
+    CompletionPort, Error, RegisterError, Registration, RegistrationError, Snapshot, Trigger,
 };
 
 /// A completion port that owns connections of type `T`, and carries messages of type `M`.
@@ -326,11 +325,10 @@ impl<T: Source, M> Port<T, M> {
 }
 
 impl<T, M> Port<T, M> {
-    /// Runs work that may block, and lends this thread's place to another thread meanwhile: as
-    /// [`Worker::blocking`](super::Worker::blocking), where the thread's worker is not at hand.
+    /// Runs work that may block, and lends this thread's permit to another thread meanwhile: as
+    /// [`Worker::blocking`](super::Worker::blocking), where the thread's worker is not at hand. What that has dequeued waits.
     #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&self, work: impl FnOnce() -> R) -> R {
-        hand::flow_on();
         self.shared.connections.port.blocking(work)
     }
 
@@ -555,17 +553,11 @@ impl<T, M> Shared<T, M> {
     /// Report something to any thread.
     #[cold]
     pub(super) fn notify(&self, notice: Notice<T>) {
-        let packet = self.list(notice);
+        lock(&self.notices).push_back(notice);
+        let packet = Packet::Notice.entry(&self.connections.slots);
         if self.connections.port.post(packet).is_err() {
             self.drop_notices();
         }
-    }
-
-    /// List a notice, and return its packet.
-    #[cold]
-    pub(super) fn list(&self, notice: Notice<T>) -> Entry {
-        lock(&self.notices).push_back(notice);
-        Packet::Notice.entry(&self.connections.slots)
     }
 
     pub(super) fn next_notice(&self) -> Option<Notice<T>> {

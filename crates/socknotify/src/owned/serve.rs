@@ -32,7 +32,6 @@ use crate::{Error, SlowThread, default_concurrency};
 #[must_use]
 pub struct Serving {
     threads: usize,
-    room: usize,
     idle: Duration,
     name: String,
     stack_size: usize,
@@ -42,13 +41,11 @@ pub struct Serving {
     on_stuck: Option<Arc<OnStuck>>,
 }
 
-/// Up to 512 threads, which end after ten seconds without an event, have [room](Port::worker) for 64 events each, and are
-/// called `socknotify`.
+/// Up to 512 threads, which end after ten seconds without an event, and are called `socknotify`.
 impl Default for Serving {
     fn default() -> Self {
         Serving {
             threads: 512,
-            room: 64,
             idle: Duration::from_secs(10),
             name: "socknotify".into(),
             stack_size: 0,
@@ -65,12 +62,6 @@ impl Serving {
     /// wait.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
-        self
-    }
-
-    /// The room of each thread's [worker](Port::worker).
-    pub fn room(mut self, room: usize) -> Self {
-        self.room = room;
         self
     }
 
@@ -165,7 +156,6 @@ impl fmt::Debug for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Serving")
             .field("threads", &self.threads)
-            .field("room", &self.room)
             .field("idle", &self.idle)
             .field("name", &self.name)
             .finish_non_exhaustive()
@@ -321,8 +311,8 @@ impl<T, M> Port<T, M> {
         crew
     }
 
-    /// The threads of [`serve`](Self::serve) at this moment, for a dashboard: with [`Snapshot::left`](crate::Snapshot::left),
-    /// how many of them block. Those of all calls that serve, and all zero if none does.
+    /// The threads of [`serve`](Self::serve) at this moment, for a dashboard: with [`Snapshot::limit`](crate::Snapshot::limit),
+    /// how many of them may run. Those of all calls that serve, and all zero if none does.
     ///
     /// # Examples
     ///
@@ -607,7 +597,7 @@ where
 
     /// True if it ends for want of work, while others go on.
     fn work(&self, this: &Thread, threads: &impl Threads) -> bool {
-        let mut worker = self.port.worker(self.serving.room);
+        let mut worker = self.port.worker(1);
         if let Some(call) = &self.serving.on_start {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call())) {
                 self.report(&mut worker, None, panic);
@@ -642,7 +632,7 @@ where
                     |time| worker.blocking(|| thread::sleep(time)),
                     || drop(self.start_thread(threads)),
                 );
-                while self.handle_next(this, &mut worker) {}
+                self.handle_next(this, &mut worker);
                 this.is_busy.store(false, Ordering::SeqCst);
                 self.crew.end_work();
             }

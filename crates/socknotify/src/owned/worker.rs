@@ -1,23 +1,21 @@
 //! [`Worker`]: one thread's handle to a port.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connect;
 use super::connections::{Armed, Looked, NEVER, Node, Resident, ToDo, Wish, drop_all};
-use super::hand::{Hand, Hands};
 use super::linger;
-use super::listener::{Listener, Round};
-use super::lists::Listed;
+use super::listener::{Listener, Round, is_none};
 use super::messages::Message;
 use super::packet::{Packet, is_completion, is_to_take};
 use super::port::{Notice, Shared};
 use super::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
-use crate::engine::{Caller, Left, Polls};
-use crate::handover::Handover;
+use crate::engine::{Caller, Left, Polls, Taking};
 use crate::lock::lock;
 use crate::sys;
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
@@ -28,8 +26,12 @@ const MAX_POLLS: usize = 64;
 
 /// One thread's handle to a [`Port`]: it arms connections and takes events.
 ///
-/// Made by [`Port::worker`]. When it is dropped, also by a panic, connections passed to
-/// [`arm`](Self::arm) are armed, events that were not taken go to other threads, and the thread's place is free.
+/// Made by [`Port::worker`]. What it has dequeued, and what it has to arm, is its own: no other thread takes that. So a handler
+/// that blocks keeps the events waiting that its worker has dequeued with its own: [`Port::serve`] takes one at a time,
+/// [`blocking`](Self::blocking) and [`release`](Self::release) give the others back.
+///
+/// When it is dropped, also by a panic, connections passed to [`arm`](Self::arm) are armed, events that were not taken go to
+/// other threads, and the thread's permit is free.
 ///
 /// # Examples
 ///
@@ -65,21 +67,16 @@ const MAX_POLLS: usize = 64;
 /// ```
 pub struct Worker<T: Source, M = ()> {
     shared: Arc<Shared<T, M>>,
-    /// Events that were dequeued and not taken, and connections that were handed back and not armed.
-    hand: Arc<Hand>,
-    /// All hands of the thread that dequeued last.
-    hands: Arc<Hands>,
-    /// The same, for the port.
-    handover: Arc<dyn Handover>,
-    /// What the next call arms, and what it polls. Others can take it from the hand.
+    /// Packets that were dequeued. Those in `left` are of events to take.
+    entries: Box<[Entry]>,
+    left: Range<usize>,
+    /// Says what is taken, for others to see.
+    taking: Arc<Taking>,
+    /// What the next call arms, and what it polls.
     registrations: Vec<Registration<'static>>,
     polls: Polls,
     /// One of those may be refused.
     is_any_new: bool,
-    /// The thread has a place, since it has dequeued: others look whether it blocks, so what is to be armed can wait.
-    has_place: bool,
-    /// Memory for packets.
-    entries: Box<[Entry]>,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
     /// How many results of work were taken since the latest call.
@@ -93,42 +90,33 @@ const LAST_BATCH: usize = 1 << 16;
 const MOST: usize = 4096;
 
 impl<T: Source, M> Port<T, M> {
-    /// Makes a worker, for one thread, with room for this many events at once: 1 to 4,096. 64 is a good choice for
-    /// almost every program.
+    /// Makes a worker, for one thread, with room for this many events at once: 1 to 4,096.
     ///
     /// Room is a maximum. A larger one saves system calls while many connections are ready: with 64, a call costs each
-    /// event little. If the thread blocks, other threads get the events that it has dequeued and not taken.
+    /// event little. What a worker has dequeued waits for its thread: with room for one, a handler that blocks keeps
+    /// nobody else waiting.
     pub fn worker(&self, room: usize) -> Worker<T, M> {
-        Worker::new(Arc::clone(&self.shared), room.clamp(1, MOST))
-    }
-}
-
-impl<T: Source, M> Worker<T, M> {
-    fn new(shared: Arc<Shared<T, M>>, room: usize) -> Self {
-        let system = shared.connections.port.system();
-        let operation = Packet::Operation.key(&shared.connections.slots);
-        let hand = Hand::new(system, &shared.files, operation, room);
-        let hands = Hands::of(&hand);
-        let handover: Arc<dyn Handover> = Arc::clone(&hands) as Arc<dyn Handover>;
         Worker {
-            shared,
-            hand,
-            hands,
-            handover,
+            shared: Arc::clone(&self.shared),
+            entries: vec![Entry::default(); room.clamp(1, MOST)].into(),
+            left: 0..0,
+            taking: Arc::default(),
             registrations: Vec::new(),
             polls: Polls::default(),
             is_any_new: false,
-            has_place: false,
-            entries: vec![Entry::default(); room].into(),
             listeners: Vec::new(),
             handled: 0,
         }
     }
+}
 
+impl<T: Source, M> Worker<T, M> {
     /// Hands a connection back to the port. The next [`process`](Self::process) arms it, at the latest.
     ///
     /// There is no error to return: a connection that the system refuses to watch is reported as [`Event::Refused`],
-    /// and if the port is closed, the connection is closed too.
+    /// to any thread, and if the port is closed, the connection is closed too.
+    ///
+    /// A thread that does something else for long before it calls `process` uses [`Port::arm`], which arms at once.
     ///
     /// # Panics
     ///
@@ -141,32 +129,15 @@ impl<T: Source, M> Worker<T, M> {
             Ok(None) => {}
             Ok(Some(to_do)) => {
                 self.is_any_new |= to_do.is_new;
-                self.list(&to_do);
+                self.gather(&to_do);
             }
-            Err(refused) => self.notify(refused),
+            Err(refused) => self.shared.notify(refused),
         }
     }
 
-    /// The next call does what is left to do; or another thread, if this one blocks.
     #[inline]
-    fn list(&mut self, to_do: &ToDo) {
-        if to_do.left == Left::Nothing {
-            return;
-        }
-        let listed = self.hand.lists.list(to_do.key);
-        match to_do.left {
-            Left::Poll(interest) => self.polls.add(interest),
-            _ => self.registrations.extend(to_do.arm()),
-        }
-        let is_kept = match listed {
-            _ if !self.has_place => false,
-            Listed::More => true,
-            Listed::First => !self.shared.connections.port.system().is_unwatched(),
-            Listed::Not => false,
-        };
-        if !is_kept {
-            let _ = self.submit();
-        }
+    fn gather(&mut self, to_do: &ToDo) {
+        gather(&mut self.polls, &mut self.registrations, to_do);
     }
 
     /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process),
@@ -179,12 +150,7 @@ impl<T: Source, M> Worker<T, M> {
         &mut self,
         operation: FileOperation,
     ) -> Result<OperationId, BeginError<FileOperation>> {
-        let id = self.shared.begin(operation)?;
-        let is_left = !self.has_place || self.hand.lists.was_taken();
-        if is_left || self.shared.connections.port.system().is_unwatched() {
-            self.shared.files.flush();
-        }
-        Ok(id)
+        self.shared.begin(operation)
     }
 
     /// Arms the connections that were handed back, and waits for events, up to `timeout` (`None`: for ever).
@@ -215,59 +181,34 @@ impl<T: Source, M> Worker<T, M> {
         if !self.shared.connections.is_here() {
             return Err(Error::OtherProcess);
         }
-        let may_wait = timeout != Some(Duration::ZERO);
-        if let Some(hands) = Hands::enter(&self.hands, &self.hand, may_wait) {
-            self.handover = Arc::clone(&hands) as Arc<dyn Handover>;
-            self.hands = hands;
-            // That was another thread's.
-            self.has_place = false;
-        }
         self.end_work();
         let waits = timeout.filter(|timeout| !timeout.is_zero());
         let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut timeout = timeout;
         let mut polls = 0;
-        if !self.hand.lists.begin() {
-            self.registrations.clear();
-            self.polls.clear();
-            // The thread may have left its place, and does not dequeue if there are events.
-            self.has_place = false;
-        }
-        let mut events = self.hand.lists.events();
         loop {
             self.shared.files.flush();
-            let mut outcome = Ok(());
-            // Connections that the system may refuse are armed before the wait, which would not end for them.
-            if self.is_any_new || events > 0 {
-                outcome = self.submit_gathered();
-                events = self.hand.lists.events();
+            if !self.left.is_empty() {
+                let _ = self.submit();
+                return Ok(self.left.len());
             }
-            if events == 0 && outcome.is_ok() {
-                outcome = self
-                    .submit_and_wait(timeout, on_busy)
-                    .map(|count| events = count);
-                if outcome.is_err() {
-                    // What was not known to be new may be refused, too.
-                    events = self.hand.lists.events();
-                }
+            // Connections that the system may refuse are armed before the wait, which might not end for them.
+            if self.is_any_new {
+                self.submit()?;
             }
-            if events > 0 {
-                let system = self.shared.connections.port.system();
-                if events > 1 && !self.has_place {
-                    // Nobody looks at this thread, and if it blocked, they would wait.
-                    self.hand.flow_on_but_next();
-                    return Ok(1);
+            match self.call(self.entries.len(), timeout) {
+                Ok(count) => {
+                    let events = self.resolve(count, on_busy);
+                    if events > 0 {
+                        return Ok(events);
+                    }
+                    // There was only a tick of the timer, or stale packets.
                 }
-                if events > 1 && system.is_unwatched() {
-                    system.look_after();
-                }
-                return Ok(events);
-            }
-            match outcome {
+                // One was refused, which is reported by a packet.
+                Err(Error::TimedOut) if self.take_back_refused() => {}
                 Err(Error::TimedOut) => return Ok(0),
-                outcome => outcome?,
+                Err(error) => return Err(error),
             }
-            // There was only a tick of the timer, or stale packets.
             if let Some(deadline) = deadline {
                 timeout = Some(deadline.saturating_duration_since(Instant::now()));
             }
@@ -277,8 +218,6 @@ impl<T: Source, M> Worker<T, M> {
                     return Ok(0);
                 }
             }
-            self.hand.lists.settle();
-            events = self.hand.lists.events();
         }
     }
 
@@ -291,39 +230,20 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
-    /// Arm what was handed back.
+    /// Arm what was handed back, without waiting.
     #[cold]
     fn submit(&mut self) -> Result<(), Error> {
-        self.hand.lists.settle();
-        self.shared.files.flush();
-        self.submit_gathered()
+        let outcome = self.call(0, Some(Duration::ZERO));
+        self.take_back_refused();
+        outcome.map(drop)
     }
 
-    /// Arm what was gathered.
-    fn submit_gathered(&mut self) -> Result<(), Error> {
-        self.call(0, Some(Duration::ZERO)).map(drop)
-    }
-
-    /// The same, and dequeue, up to the timeout. Returns how many events there are.
-    fn submit_and_wait(
-        &mut self,
-        timeout: Option<Duration>,
-        on_busy: &mut dyn FnMut(bool),
-    ) -> Result<usize, Error> {
-        let outcome = self.call(self.entries.len(), timeout);
-        self.has_place = outcome.is_ok();
-        if !self.has_place {
-            self.hands.leave(&self.hand);
-        }
-        Ok(self.resolve(outcome?, on_busy))
-    }
-
-    /// Arm what was gathered, and dequeue this much. Returns how much there is.
+    /// Arm what was handed back, and dequeue this much. Returns how much there is.
     #[inline]
     fn call(&mut self, room: usize, timeout: Option<Duration>) -> Result<usize, Error> {
         let caller = Caller {
             polls: &mut self.polls,
-            handover: &self.handover,
+            taking: &self.taking,
         };
         let outcome = self.shared.connections.port.system().process(
             &mut self.registrations,
@@ -331,7 +251,9 @@ impl<T: Source, M> Worker<T, M> {
             timeout,
             Some(caller),
         );
-        self.take_back_refused();
+        if outcome.is_ok() {
+            self.take_back_refused();
+        }
         outcome
     }
 
@@ -339,10 +261,12 @@ impl<T: Source, M> Worker<T, M> {
         !(self.registrations.is_empty() && self.polls.is_empty())
     }
 
-    /// Take back the connections that the system refuses to watch.
-    fn take_back_refused(&mut self) {
+    /// Take back the connections that the system refuses to watch. True if there is one.
+    fn take_back_refused(&mut self) -> bool {
         self.is_any_new = false;
+        let mut is_any_refused = false;
         if self.registrations.iter().any(|it| it.result().is_err()) {
+            is_any_refused = true;
             let registrations = std::mem::take(&mut self.registrations);
             for registration in &registrations {
                 if let Err(error) = registration.result() {
@@ -353,10 +277,12 @@ impl<T: Source, M> Worker<T, M> {
         self.registrations.clear();
         self.polls.clear();
         if !self.polls.refused.is_empty() {
+            is_any_refused = true;
             for (key, error) in std::mem::take(&mut self.polls.refused) {
                 self.on_refused(key, error);
             }
         }
+        is_any_refused
     }
 
     /// The system refuses to watch a connection, or a listener, which is closed then.
@@ -364,13 +290,13 @@ impl<T: Source, M> Worker<T, M> {
     fn on_refused(&mut self, key: usize, error: RegistrationError) {
         let connections = &self.shared.connections;
         if let Some(node) = connections.take_back(key) {
-            return self.notify(Notice::Refused(node, error));
+            return self.shared.notify(Notice::Refused(node, error));
         }
         // Closing it drops the last reference to it.
         let listener = connections.listener(key);
         if let Some(id) = listener.filter(|_| !self.shared.connections.is_closed()) {
             self.close_listener(key);
-            self.notify(Notice::NotAccepting(id, error.into()));
+            self.shared.notify(Notice::NotAccepting(id, error.into()));
         }
     }
 
@@ -380,19 +306,8 @@ impl<T: Source, M> Worker<T, M> {
         let id = self.shared.connections.listener(key);
         let close = || self.shared.connections.close_listener(key);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(close)) {
-            self.notify(Notice::Panicked(id, panic));
+            self.shared.notify(Notice::Panicked(id, panic));
         }
-    }
-
-    /// Report something to this worker.
-    fn notify(&mut self, notice: Notice<T>) {
-        let packet = self.shared.list(notice);
-        self.add_event(packet);
-    }
-
-    #[cold]
-    fn add_event(&mut self, packet: Entry) {
-        self.hand.lists.add_behind(packet);
     }
 
     /// Turn this many packets into events. Returns how many there are.
@@ -412,10 +327,7 @@ impl<T: Source, M> Worker<T, M> {
                         false
                     }
                     Looked::Arm(to_do) => {
-                        match to_do.left {
-                            Left::Poll(interest) => self.polls.add(interest),
-                            _ => self.registrations.extend(to_do.arm()),
-                        }
+                        gather(&mut self.polls, &mut self.registrations, &to_do);
                         false
                     }
                     Looked::Other => match Packet::of_port(entry, &connections.slots) {
@@ -444,13 +356,9 @@ impl<T: Source, M> Worker<T, M> {
                 events += 1;
             }
         }
-        self.hand.lists.add(&self.entries[..events]);
-        if events > 1 && self.hand.lists.was_taken() {
-            // It was seen to block within this call. Others do not look again.
-            self.hand.flow_on_but_next();
-        }
+        self.left = 0..events;
         if self.has_gathered() {
-            // What other workers have left to be armed: this thread may not call again soon.
+            // What was interrupted, and is not any more: this thread may not call again soon.
             let _ = self.submit();
         }
         let is_drain_over = is_timer_among && self.shared.ring();
@@ -458,61 +366,43 @@ impl<T: Source, M> Worker<T, M> {
         if !self.listeners.is_empty() || is_drain_over || is_any_due {
             self.call_functions(is_drain_over, on_busy);
         }
-        self.hand.lists.len().0
+        self.left.len()
     }
 
-    /// Call the caller's functions, of timers and of listeners. If one blocks, what the thread has in hand flows on.
+    /// Call the caller's functions, of timers and of listeners.
     #[cold]
     fn call_functions(&mut self, is_drain_over: bool, on_busy: &mut dyn FnMut(bool)) {
-        self.hand.lists.add_listeners(&self.listeners);
-        self.listeners.clear();
         on_busy(true);
-        let system = self.shared.connections.port.system();
-        if system.is_unwatched() {
-            system.look_after();
-        }
         if is_drain_over {
             drop_all(self.shared.connections.end(true));
         }
         self.shared.call_due();
         self.accept();
-        if self.hand.lists.len().0 == 0 {
+        if self.left.is_empty() {
             on_busy(false);
         }
     }
 
-    /// Accept from the listeners that were reported, and arm all connections at once.
+    /// Accept from the listeners that were reported.
     ///
-    /// Making a connection and dropping a listener run the caller's code. If that panics, an event reports it; if it
-    /// blocks, what the thread has in hand flows on, other listeners too.
+    /// Making a connection and dropping a listener run the caller's code. If that panics, an event reports it.
     #[cold]
     fn accept(&mut self) {
-        loop {
-            let packets = self.hand.lists.take_listener();
-            let Some(&first) = packets.first() else {
-                break;
-            };
-            for completion in packets.iter().filter(|it| is_completion(it)) {
-                let taken = self.shared.connections.take_listener(completion);
-                // The last reference, if the port was closed meanwhile.
-                drop_all(taken.map(|(_, listener, _)| {
-                    listener.on_completed(completion);
-                    listener
-                }));
-            }
-            // One of them takes all of its connections, in their order; that which armed it arms it again.
-            let others = packets.iter().filter(|it| !is_completion(it));
-            let completed = is_completion(&first).then_some(&first);
-            for entry in completed.into_iter().chain(others) {
-                self.accept_for(entry);
-            }
+        let packets = std::mem::take(&mut self.listeners);
+        for completion in packets.iter().filter(|it| is_completion(it)) {
+            let taken = self.shared.connections.take_listener(completion);
+            // The last reference, if the port was closed meanwhile.
+            drop_all(taken.map(|(_, listener, _)| {
+                listener.on_completed(completion);
+                listener
+            }));
         }
-        if self.hand.lists.was_taken() {
-            // This thread has blocked within this call. Others do not look again.
-            self.hand.flow_on_but_next();
+        for entry in &packets {
+            self.taking.take(entry.completion_key);
+            self.accept_for(entry);
         }
-        if self.hand.lists.len() != (0, 0) || self.has_gathered() {
-            // These are for the caller, which may not call again soon.
+        if self.has_gathered() {
+            // The caller may not call again soon.
             let _ = self.submit();
         }
     }
@@ -526,7 +416,7 @@ impl<T: Source, M> Worker<T, M> {
         let ends = is_draining || reasons.intersects(ENDS) || listener.is_ending();
         if !is_completion(entry) && ends {
             if let Some(pause) = self.accept_last(id, &listener) {
-                self.arm_listener(entry, &pause);
+                self.arm_listener(entry.completion_key, &pause);
                 return drop_all([listener]);
             }
             drop(listener);
@@ -545,10 +435,10 @@ impl<T: Source, M> Worker<T, M> {
         let tries_again = listener.end();
         let mut most = LAST_BATCH;
         let round = loop {
-            let accept = || self.accept_batch(listener, &mut most, false);
+            let accept = || self.accept_round(listener, &mut most, None);
             match catch_unwind(AssertUnwindSafe(accept)) {
                 Ok(round) => break round,
-                Err(panic) => self.notify(Notice::Panicked(Some(id), panic)),
+                Err(panic) => self.shared.notify(Notice::Panicked(Some(id), panic)),
             }
         };
         // Without descriptors a system fails before it looks whether one waits.
@@ -557,83 +447,147 @@ impl<T: Source, M> Worker<T, M> {
             return Some(round);
         }
         if let (Some(error), true) = (round.error, is_left) {
-            self.notify(Notice::NotAccepting(id, error));
+            self.shared.notify(Notice::NotAccepting(id, error));
         }
         None
     }
 
-    /// Accept a batch, and arm or report each connection. This runs the caller's code.
-    fn accept_batch(&mut self, listener: &Listener<T>, most: &mut usize, has_limit: bool) -> Round {
+    /// Accept connections, and arm or report each. This runs the caller's code.
+    ///
+    /// `again`: as soon as one is accepted, arm the listener again under this key, and say so, if it is watched: others accept the
+    /// next one while the caller's function runs. Those that were accepted in advance have packets of their own; the first one
+    /// takes all. Otherwise it is about to be closed, and its limit does not count.
+    fn accept_round(
+        &mut self,
+        listener: &Listener<T>,
+        most: &mut usize,
+        mut again: Option<(usize, &mut bool)>,
+    ) -> Round {
         let shared = Arc::clone(&self.shared);
-        let connections = &shared.connections;
-        connections.accept_from(listener, most, has_limit, |room, connection| {
-            // If it is not adopted, the port was closed meanwhile.
-            let Ok(held) = shared.adopt(room, connection) else {
-                return;
+        let mut round = listener.idle();
+        while *most > 0 {
+            *most -= 1;
+            let room = match again {
+                Some(_) => shared.connections.reserve(listener),
+                None if shared.connections.is_closed() => break,
+                None => Some(shared.connections.connection_began()),
             };
-            if listener.blocks() {
-                shared.connections.block(held.id().0);
+            let Some(room) = room else {
+                // It is woken when a connection ends.
+                round.filter = EventFilter::NONE;
+                break;
+            };
+            let accepted = listener.accept(|| {
+                if let Some((key, is_armed)) = &mut again {
+                    if listener.is_watched() {
+                        **is_armed = true;
+                        self.arm_listener(*key, &listener.idle());
+                        let _ = self.submit();
+                    }
+                }
+            });
+            match accepted {
+                Ok(connection) => {
+                    round.accepts = true;
+                    // If it is not adopted, the port was closed meanwhile.
+                    if let Ok(held) = shared.adopt(room, connection) {
+                        self.begin_connection(listener, held);
+                    }
+                }
+                Err(error) if is_none(&error) => {
+                    round.is_drained = true;
+                    round.accepts |= listener.is_watched();
+                    break;
+                }
+                Err(error) if listener.goes_on_after(&error) => {}
+                Err(error) => {
+                    round.pause(error);
+                    break;
+                }
             }
-            match listener.interest() {
-                Some(interest) => self.arm(held, interest),
-                None => self.report_accepted(held),
+            if again.is_some() && listener.is_watched() {
+                break;
             }
-        })
+        }
+        round
+    }
+
+    /// A connection was accepted.
+    fn begin_connection(&mut self, listener: &Listener<T>, held: Held<T>) {
+        if listener.blocks() {
+            self.shared.connections.block(held.id().0);
+        }
+        match listener.interest() {
+            Some(interest) => self.arm(held, interest),
+            None => self.report_accepted(held),
+        }
     }
 
     fn accept_from(&mut self, entry: &Entry, id: Id, listener: &Listener<T>) {
+        let key = entry.completion_key;
+        let mut is_armed = false;
         let mut round = loop {
-            let mut most = listener.listening.batch;
-            let accept = || self.accept_batch(listener, &mut most, true);
+            let mut most = usize::MAX;
+            let accept = || self.accept_round(listener, &mut most, Some((key, &mut is_armed)));
             match catch_unwind(AssertUnwindSafe(accept)) {
                 Ok(round) => break round,
-                Err(panic) => self.notify(Notice::Panicked(Some(id), panic)),
+                Err(panic) => self.shared.notify(Notice::Panicked(Some(id), panic)),
             }
             // Others that were accepted in advance have had their packets: nothing tells of them again.
             if listener.is_watched() {
-                break listener.idle();
+                break Round {
+                    accepts: true,
+                    ..listener.idle()
+                };
             }
         };
         listener.replenish(&mut round);
         match (listener.change(&round), round.error.take()) {
-            (Some(true), Some(error)) => self.notify(Notice::NotAccepting(id, error)),
-            (Some(false), _) => self.notify(Notice::Accepting(id)),
+            (Some(true), Some(error)) => self.shared.notify(Notice::NotAccepting(id, error)),
+            (Some(false), _) => self.shared.notify(Notice::Accepting(id)),
             _ => {}
         }
-        self.arm_listener(entry, &round);
+        if is_armed {
+            return;
+        }
+        // A completion leaves the listener armed.
+        if is_completion(entry) {
+            if let Some(until) = round.until {
+                let deadlines = &self.shared.deadlines;
+                deadlines.set(&self.shared.connections, key, deadlines.ticks_until(until));
+            }
+        } else {
+            self.arm_listener(key, &round);
+        }
     }
 
-    /// Arm a listener again, after a batch.
-    fn arm_listener(&mut self, entry: &Entry, round: &Round) {
-        let key = entry.completion_key;
-        let shared = &*self.shared;
+    /// Arm a listener again, after this round. The next call does what is left to do.
+    fn arm_listener(&mut self, key: usize, round: &Round) {
+        let shared = Arc::clone(&self.shared);
         let until = round.until.map(|until| shared.deadlines.ticks_until(until));
         let wish = Wish {
             filter: round.filter,
             is_drained: round.is_drained,
             deadline: until.unwrap_or(NEVER),
         };
-        // A completion leaves the listener armed.
-        if is_completion(entry) {
-            if let Some(until) = until {
-                shared.deadlines.set(&shared.connections, key, until);
-            }
-        } else if let Some(to_do) = shared.connections.put_listener(key, &wish) {
+        if let Some(to_do) = shared.connections.put_listener(key, &wish) {
             if to_do.is_late {
                 shared.deadlines.schedule(&shared.connections, key);
             }
-            self.list(&to_do);
+            self.gather(&to_do);
         }
     }
 
     fn report_accepted(&mut self, connection: Held<T>) {
-        match self.shared.connections.put_accepted(connection.into_node()) {
-            Ok(packet) => self.add_event(packet),
+        let connections = &self.shared.connections;
+        match connections.put_accepted(connection.into_node()) {
+            // If the port is closed, that takes it.
+            Ok(packet) => drop(connections.port.post(packet)),
             Err(node) => drop(Held::from_node(node)),
         }
     }
 
-    /// Runs work that may block, and lends this thread's place to another thread meanwhile, at once: see
+    /// Runs work that may block, and lends this thread's permit to another thread meanwhile, at once: see
     /// [`CompletionPort::blocking`](crate::CompletionPort::blocking).
     ///
     /// Events that were dequeued and not [taken](Self::take) go to other threads, and connections passed to
@@ -652,49 +606,73 @@ impl<T: Source, M> Worker<T, M> {
     /// ```
     #[doc(alias = "block_in_place")]
     pub fn blocking<R>(&mut self, work: impl FnOnce() -> R) -> R {
-        self.hand.flow_on();
+        self.give_back();
         self.shared.connections.port.blocking(work)
     }
 
-    /// Gives this thread's place back, and events that were not taken to other threads. Call it before the thread does
+    /// Gives this thread's permit back, and events that were not taken to other threads. Call it before the thread does
     /// something else for long. See [`CompletionPort::release`](crate::CompletionPort::release).
-    pub fn release(&self) {
-        self.hand.flow_on();
+    pub fn release(&mut self) {
+        self.give_back();
         self.shared.connections.port.release();
+    }
+
+    /// Arm what was handed back, and give what was dequeued and not taken to other threads.
+    fn give_back(&mut self) {
+        if !self.shared.connections.is_here() {
+            return;
+        }
+        if self.has_gathered() {
+            let _ = self.submit();
+        }
+        let files = &self.shared.files;
+        files.flush();
+        let packets = &self.entries[self.left.clone()];
+        if packets.is_empty() {
+            return;
+        }
+        // If it is an operation's, closing takes that.
+        packets.iter().for_each(|packet| files.on_requeued(packet));
+        if self
+            .shared
+            .connections
+            .port
+            .system()
+            .requeue(packets)
+            .is_ok()
+        {
+            self.left = 0..0;
+        }
     }
 
     /// Takes the next event of the latest [`process`](Self::process).
     ///
-    /// There may be fewer than `process` returned: other threads get those that wait while this thread
-    /// [blocks](Self::blocking), or once it finds nothing with another worker of the port; some were of connections that [linger](Self::linger); when the port is closed, its
-    /// connections and messages are [returned](Port::close); and events of a shared socket are dropped when another thread has taken its [last
-    /// one](Event::Returned).
+    /// There may be fewer than `process` returned: some were of connections that [linger](Self::linger); when the port is
+    /// closed, its connections and messages are [returned](Port::close); and events of a shared socket are dropped when
+    /// another thread has taken its [last one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if !self.shared.connections.is_here() {
             return None;
         }
-        while let Some(packet) = self.hand.lists.claim() {
-            let event = self.shared.event(packet, &mut self.handled);
-            if event.is_some() {
-                return event;
-            }
-        }
-        match self.hand.lists.has_more() {
-            true => self.take_behind(),
-            false => None,
-        }
-    }
-
-    /// The same, of those that stand behind the others.
-    #[cold]
-    fn take_behind(&mut self) -> Option<Event<T, M>> {
-        while let Some(packet) = self.hand.lists.claim_behind() {
+        for index in &mut self.left {
+            let packet = self.entries[index];
+            self.taking.take(packet.completion_key);
             let event = self.shared.event(packet, &mut self.handled);
             if event.is_some() {
                 return event;
             }
         }
         None
+    }
+}
+
+/// The next call does what is left to do.
+#[inline]
+fn gather(polls: &mut Polls, registrations: &mut Vec<Registration<'static>>, to_do: &ToDo) {
+    match to_do.left {
+        Left::Nothing => {}
+        Left::Poll(interest) => polls.add(interest),
+        Left::Arm => registrations.extend(to_do.arm()),
     }
 }
 
@@ -796,22 +774,18 @@ impl<T: Source, M> Drop for Worker<T, M> {
         if !self.shared.connections.is_here() {
             return;
         }
-        let _ = self.submit();
         self.release();
         self.end_work();
-        self.hand.lists.end();
         // If the port is closed, nobody else takes these.
         drop_all(std::iter::from_fn(|| self.take()));
-        self.hands.remove(&self.hand);
     }
 }
 
 impl<T: Source, M> fmt::Debug for Worker<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (events, to_arm) = self.hand.lists.len();
         f.debug_struct("Worker")
-            .field("events", &events)
-            .field("to_arm", &to_arm)
+            .field("events", &self.left.len())
+            .field("has_to_arm", &self.has_gathered())
             .finish_non_exhaustive()
     }
 }
@@ -820,8 +794,6 @@ impl<T: Source, M> fmt::Debug for Worker<T, M> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::thread;
 
     use super::*;
 
@@ -851,23 +823,20 @@ mod tests {
         )?;
         let key = port.shared.connections.slots.key(id.0);
         worker.on_refused(key, RegistrationError::NotASocket);
-        // This thread has no place, and keeps one of the two.
-        assert_eq!(worker.process(None)?, 1);
+        assert_eq!(worker.process(None)?, 2);
         assert!(matches!(worker.take(), Some(Event::Panicked(it, _)) if it == Some(id)));
-        assert_eq!(worker.process(None)?, 1);
         assert!(matches!(worker.take(), Some(Event::NotAccepting(it, _)) if it == id));
         assert!(!port.cancel(id), "it is closed");
         Ok(())
     }
 
-    /// The engine may find this thread blocked at that moment.
     #[test]
-    fn o7_what_was_dequeued_is_taken_though_it_would_flow_on_after_closing() -> std::io::Result<()>
+    fn o7_what_was_dequeued_is_taken_though_it_is_given_back_after_closing() -> std::io::Result<()>
     {
         let path = std::env::temp_dir().join(format!("socknotify-flow-on-{}", std::process::id()));
         std::fs::write(&path, [7; 8])?;
         for is_taken in [true, false] {
-            let builder = Port::<TcpStream, u32>::builder().detect_blocking(false);
+            let builder = Port::<TcpStream, u32>::builder().strict();
             let port = builder.build()?;
             let file = port.adopt_file(std::fs::File::open(&path)?)?;
             let mut worker = port.worker(16);
@@ -879,7 +848,7 @@ mod tests {
                 worker.release();
             }
             port.close();
-            worker.hand.flow_on();
+            worker.give_back();
             let taken = match is_taken {
                 true => std::iter::from_fn(|| worker.take()).count(),
                 false => 0,
@@ -901,14 +870,14 @@ mod tests {
         for index in 0..CONNECTIONS {
             peers.push(TcpStream::connect(listener.local_addr()?)?);
             let held = port.adopt(listener.accept()?.0)?;
-            // Some of those with a deadline are armed by others, and those after them by this worker.
+            // Some are armed as they are given back, and those after them as the worker dequeues.
             let interest = match index % 3 {
                 0 => Interest::NOTHING.within(Duration::from_millis(1)),
                 _ => Interest::OUT,
             };
             worker.arm(held, interest);
             if index == 80 {
-                worker.hand.flow_on();
+                worker.give_back();
             }
         }
         let [mut ready, mut timed_out] = [0; 2];
@@ -1007,75 +976,6 @@ mod tests {
         let mut worker = port.worker(4);
         assert_eq!(worker.process(PATIENCE)?, 1);
         assert!(matches!(worker.take(), Some(Event::TimedOut(_))));
-        Ok(())
-    }
-
-    /// Other threads take what workers have at any moment, as an engine does that sees a thread blocked.
-    #[test]
-    fn f4_nothing_is_lost_or_served_twice_when_others_take_at_any_moment() -> std::io::Result<()> {
-        const CONNECTIONS: usize = 24;
-        // Under Wine each call is a message to another process.
-        const ROUNDS: usize = if cfg!(windows) { 40 } else { 400 };
-        let port = Port::<TcpStream, u32>::builder().concurrency(3).build()?;
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?;
-        let peers = (0..CONNECTIONS).map(|_| {
-            let peer = TcpStream::connect(address)?;
-            let ours = listener.accept()?.0;
-            ours.set_nonblocking(true)?;
-            port.arm(port.adopt(ours)?, Interest::IN);
-            peer.set_read_timeout(PATIENCE)?;
-            Ok(peer)
-        });
-        let mut peers = peers.collect::<std::io::Result<Vec<_>>>()?;
-        let workers: Vec<_> = (0..3).map(|_| port.worker(16)).collect();
-        let hands: Vec<_> = workers.iter().map(|it| Arc::clone(&it.hand)).collect();
-        let is_over = AtomicBool::new(false);
-        thread::scope(|scope| -> std::io::Result<()> {
-            for mut worker in workers {
-                scope.spawn(move || {
-                    while worker.process(None).is_ok() {
-                        while let Some(event) = worker.take() {
-                            let Event::Ready(mut connection, _) = event else {
-                                panic!("{event:?}")
-                            };
-                            let mut byte = [0];
-                            // Rarely, there is nothing.
-                            if connection.read_exact(&mut byte).is_ok() {
-                                connection.write_all(&byte).expect("room");
-                            }
-                            worker.arm(connection, Interest::IN.within(Duration::from_secs(60)));
-                        }
-                    }
-                });
-            }
-            for hand in &hands {
-                let is_over = &is_over;
-                scope.spawn(move || {
-                    while !is_over.load(Ordering::Relaxed) {
-                        hand.flow_on();
-                        thread::yield_now();
-                    }
-                });
-            }
-            let outcome = (0..ROUNDS).try_for_each(|round| {
-                for peer in &mut peers {
-                    peer.write_all(&[round as u8])?;
-                }
-                for peer in &mut peers {
-                    let mut byte = [0];
-                    peer.read_exact(&mut byte)?;
-                    assert_eq!(byte, [round as u8]);
-                }
-                Ok(())
-            });
-            is_over.store(true, Ordering::Relaxed);
-            assert_eq!(port.connections(), CONNECTIONS);
-            let closed = port.close().len();
-            assert!(closed <= CONNECTIONS);
-            outcome
-        })?;
-        assert_eq!(port.connections(), 0);
         Ok(())
     }
 }

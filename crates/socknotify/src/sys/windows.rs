@@ -2,8 +2,6 @@
 
 #![allow(unsafe_code, reason = "the system's function")]
 
-pub(super) mod thread_state;
-
 use std::os::windows::io::AsRawSocket;
 
 pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
@@ -16,7 +14,6 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 use windows_sys::Win32::System::IO::CancelIoEx;
 
-pub(crate) use self::thread_state::process_time;
 use super::Fd;
 use crate::{EventFilter, Events, RegistrationError};
 

@@ -14,7 +14,7 @@ use crate::windows::port::KernelPort;
 use crate::{CompletionPort, Entry, Error, WakePolicy};
 
 /// More than the threads of any port: the kernel counts those that run.
-const PLACES: usize = 1 << 20;
+const PERMITS: usize = 1 << 20;
 
 /// A port on this one of the kernel.
 ///
@@ -23,7 +23,7 @@ const PLACES: usize = 1 << 20;
 /// As [`CompletionPort::new`].
 pub fn port_on(port: OwnedHandle) -> Result<CompletionPort, Error> {
     let afd = Afd::on(KernelPort::from_handle(port), true).map_err(|error| codes::error(&error))?;
-    let engine = Engine::new(afd, PLACES, WakePolicy::Eager, true);
+    let engine = Engine::new(afd, PERMITS, WakePolicy::Eager, false);
     Ok(CompletionPort::of(SystemPort::Engine(Arc::new(engine))))
 }
 

@@ -12,9 +12,9 @@ mod windows;
 use std::sync::Arc;
 
 #[cfg(unix)]
-pub(crate) use self::unix::{PendingAccepts, SystemPort, WeakPort};
+pub(crate) use self::unix::{PendingAccepts, SystemPort};
 #[cfg(windows)]
-pub(crate) use self::windows::{SystemPort, WeakPort};
+pub(crate) use self::windows::SystemPort;
 #[cfg(windows)]
 use crate::backend::Afd;
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
@@ -49,38 +49,26 @@ impl Backend {
         self.open(1, WakePolicy::default(), true).map(drop)
     }
 
-    /// A port on this backend, with this many places.
+    /// A port on this backend, with this many permits. `adapts`: and more, while those that hold them block.
     pub(crate) fn open(
         self,
         concurrency: usize,
         policy: WakePolicy,
-        detects_blocking: bool,
+        adapts: bool,
     ) -> Result<SystemPort, Error> {
         Ok(match self {
             #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-            Backend::Epoll => Arc::new(Engine::new(
-                Epoll::new()?,
-                concurrency,
-                policy,
-                detects_blocking,
-            )),
+            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency, policy, adapts)),
             #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
-            Backend::Kqueue => Arc::new(Engine::new(
-                Kqueue::new()?,
-                concurrency,
-                policy,
-                detects_blocking,
-            )),
+            Backend::Kqueue => Arc::new(Engine::new(Kqueue::new()?, concurrency, policy, adapts)),
             #[cfg(windows)]
-            Backend::Native => {
-                SystemPort::Native(Arc::new(Native::new(concurrency, detects_blocking)?))
-            }
+            Backend::Native => SystemPort::Native(Arc::new(Native::new(concurrency)?)),
             #[cfg(windows)]
             Backend::Afd => SystemPort::Engine(Arc::new(Engine::new(
                 Afd::new()?,
                 concurrency,
                 policy,
-                detects_blocking,
+                adapts,
             ))),
         })
     }

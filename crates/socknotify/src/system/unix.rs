@@ -1,6 +1,6 @@
 //! Unix: the engine over the kernel's set or queue.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 use crate::backend::Epoll as Kernel;
@@ -8,25 +8,9 @@ use crate::backend::Epoll as Kernel;
 use crate::backend::Kqueue as Kernel;
 use crate::engine::Engine;
 use crate::sys::{BorrowedSocket, OwnedSocket};
-use crate::{Entry, Error};
 
 /// What a port is beneath.
 pub(crate) type SystemPort = Arc<Engine<Kernel>>;
-
-/// A port that may have been dropped.
-pub(crate) struct WeakPort(Weak<Engine<Kernel>>);
-
-impl WeakPort {
-    pub(crate) fn new(port: &SystemPort) -> Self {
-        WeakPort(Arc::downgrade(port))
-    }
-
-    /// Put packets that were dequeued before ahead of what is queued.
-    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
-        let port = self.0.upgrade().ok_or(Error::Closed)?;
-        port.requeue(entries)
-    }
-}
 
 /// Connections that the system accepts in advance: on Windows only.
 pub(crate) enum PendingAccepts {}

@@ -1,6 +1,6 @@
 //! The port of Windows: the engine over polls of the socket driver, or the kernel's own.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -20,30 +20,6 @@ use crate::{
 pub(crate) enum SystemPort {
     Engine(Arc<Engine<Afd>>),
     Native(Arc<Native>),
-}
-
-/// A port that may have been dropped.
-pub(crate) enum WeakPort {
-    Engine(Weak<Engine<Afd>>),
-    Native(Weak<Native>),
-}
-
-impl WeakPort {
-    pub(crate) fn new(port: &SystemPort) -> Self {
-        match port {
-            SystemPort::Engine(engine) => WeakPort::Engine(Arc::downgrade(engine)),
-            SystemPort::Native(port) => WeakPort::Native(Arc::downgrade(port)),
-        }
-    }
-
-    /// Put packets that were dequeued before ahead of what is queued.
-    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
-        let port = match self {
-            WeakPort::Engine(engine) => engine.upgrade().map(SystemPort::Engine),
-            WeakPort::Native(port) => port.upgrade().map(SystemPort::Native),
-        };
-        port.ok_or(Error::Closed)?.requeue(entries)
-    }
 }
 
 /// Passes a call to the port of its kind.
@@ -91,21 +67,6 @@ impl SystemPort {
         }
     }
 
-    /// Whether what a worker keeps would wait for its thread, should that block. The kernel's own port has others look.
-    pub(crate) fn is_unwatched(&self) -> bool {
-        match self {
-            SystemPort::Engine(engine) => engine.is_unwatched(),
-            SystemPort::Native(_) => false,
-        }
-    }
-
-    /// Have a thread look at this one.
-    pub(crate) fn look_after(&self) {
-        if let SystemPort::Engine(engine) = self {
-            engine.look_after();
-        }
-    }
-
     pub(crate) fn process(
         &self,
         registrations: &mut [Registration<'_>],
@@ -115,10 +76,7 @@ impl SystemPort {
     ) -> Result<usize, Error> {
         match self {
             SystemPort::Engine(engine) => engine.process(registrations, entries, timeout, caller),
-            SystemPort::Native(port) => {
-                let handover = caller.map(|it| it.handover);
-                port.process(registrations, entries, timeout, handover)
-            }
+            SystemPort::Native(port) => port.process(registrations, entries, timeout),
         }
     }
 
@@ -151,9 +109,9 @@ impl SystemPort {
         either!(self, port => port.prepare_alarm(key))
     }
 
-    pub(crate) fn when_left(&self, call: Box<dyn Fn() + Send + Sync>) {
+    pub(crate) fn on_raise(&self, call: Box<dyn Fn() + Send + Sync>) {
         if let SystemPort::Engine(engine) = self {
-            engine.when_left(call);
+            engine.on_raise(call);
         }
     }
 
@@ -187,18 +145,18 @@ impl SystemPort {
         either!(self, port => port.release(socket, key, stays_open));
     }
 
-    /// Lend this thread's place until the returned value is dropped. The kernel's own port needs no call: it sees when
+    /// Lend this thread's permit until the returned value is dropped. The kernel's own port needs no call: it sees when
     /// a thread blocks.
-    pub(crate) fn lend_place(&self) -> impl Sized + '_ {
+    pub(crate) fn lend_permit(&self) -> impl Sized + '_ {
         match self {
-            SystemPort::Engine(engine) => Some(engine.lend_place()),
+            SystemPort::Engine(engine) => Some(engine.lend_permit()),
             SystemPort::Native(_) => None,
         }
     }
 
-    pub(crate) fn give_place_back(&self) {
+    pub(crate) fn give_permit_back(&self) {
         match self {
-            SystemPort::Engine(engine) => engine.give_place_back(),
+            SystemPort::Engine(engine) => engine.give_permit_back(),
             SystemPort::Native(_) => {}
         }
     }

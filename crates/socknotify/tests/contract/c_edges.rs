@@ -589,8 +589,8 @@ fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result
 #[for_every_backend]
 fn c5_no_edge_is_lost_among_threads_while_the_filter_changes(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = rounds(4000);
-    for (places, threads) in [(1, 3), (2, 2), (4, 4)] {
-        let port = port_with(backend, places)?;
+    for (permits, threads) in [(1, 3), (2, 2), (4, 4)] {
+        let port = port_with(backend, permits)?;
         let pair = Pair::unix()?;
         let received = AtomicUsize::new(0);
         let is_over = AtomicBool::new(false);

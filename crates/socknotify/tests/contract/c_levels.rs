@@ -11,8 +11,8 @@ use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Events, Reg
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
-    EDGES_COME_ONE_BY_ONE, Kind, PATIENCE, Pair, PortExt, drain_port, expect, expect_nothing,
-    expect_quiet, notification, port, wait_until,
+    CloseAtEnd, EDGES_COME_ONE_BY_ONE, Kind, PATIENCE, Pair, PortExt, drain_port, expect,
+    expect_nothing, expect_quiet, notification, port, port_with, wait_until,
 };
 
 const KEY: usize = 31;
@@ -158,17 +158,15 @@ enum LetGo {
     Release,
     Blocking,
     End,
-    /// It says nothing, and sleeps (F4).
-    Sleep,
+    /// It dequeues from another port.
+    Elsewhere,
 }
 
 /// A level is dequeued by one thread, and goes on to hold. When that thread lets go, the level comes again: to another one
 /// that waits, or that comes later, or to the same.
-fn level_comes_again(backend: Backend, places: usize, how: LetGo) -> io::Result<()> {
-    let builder = CompletionPort::builder()
-        .backend(backend)
-        .concurrency(places);
-    let port = builder.detect_blocking(how == LetGo::Sleep).build()?;
+fn level_comes_again(backend: Backend, permits: usize, how: LetGo) -> io::Result<()> {
+    let port = port_with(backend, permits)?;
+    let elsewhere = port_with(backend, permits)?;
     for others in [0, 1, 3] {
         for round in 0..10 {
             let pair = Pair::unix()?;
@@ -183,6 +181,7 @@ fn level_comes_again(backend: Backend, places: usize, how: LetGo) -> io::Result<
             pair.send()?;
             thread::scope(|scope| {
                 let (port, hear, is_heard, first_tell) = (&port, &hear, &is_heard, tell.clone());
+                let elsewhere = &elsewhere;
                 let first = scope.spawn(move || {
                     let found = port.dequeue_one(Some(PATIENCE));
                     assert_eq!(found, Ok(notification(KEY, Events::IN)));
@@ -209,7 +208,11 @@ fn level_comes_again(backend: Backend, places: usize, how: LetGo) -> io::Result<
                         }
                         LetGo::Blocking => port.blocking(wait),
                         LetGo::End => {}
-                        LetGo::Sleep => wait(),
+                        LetGo::Elsewhere => {
+                            let found = elsewhere.dequeue_one(Some(Duration::ZERO));
+                            assert_eq!(found, Err(Error::TimedOut));
+                            wait();
+                        }
                     }
                 });
                 told.recv().expect("the first thread");
@@ -251,7 +254,9 @@ fn c4_a_level_comes_again_when_its_thread_dequeues(backend: Backend) -> io::Resu
 }
 
 #[for_every_backend]
-fn c4_a_level_comes_again_when_its_thread_gives_its_place_back(backend: Backend) -> io::Result<()> {
+fn c4_a_level_comes_again_when_its_thread_gives_its_permit_back(
+    backend: Backend,
+) -> io::Result<()> {
     level_comes_again(backend, 1, LetGo::Release)?;
     level_comes_again(backend, 2, LetGo::Release)
 }
@@ -268,17 +273,55 @@ fn c4_a_level_comes_again_when_its_thread_ends(backend: Backend) -> io::Result<(
     level_comes_again(backend, 2, LetGo::End)
 }
 
-#[cfg(target_os = "linux")]
 #[for_every_backend]
-fn c4_a_level_comes_again_when_its_thread_sleeps(backend: Backend) -> io::Result<()> {
-    level_comes_again(backend, 1, LetGo::Sleep)
+fn c4_a_level_comes_again_when_its_thread_dequeues_elsewhere(backend: Backend) -> io::Result<()> {
+    level_comes_again(backend, 1, LetGo::Elsewhere)?;
+    level_comes_again(backend, 2, LetGo::Elsewhere)
 }
 
-/// The others wait in the system.
-#[cfg(target_os = "linux")]
-#[for_every_backend]
-fn c4_a_level_comes_again_from_a_sleeper_beside_a_free_place(backend: Backend) -> io::Result<()> {
-    level_comes_again(backend, 2, LetGo::Sleep)
+/// Until its thread dequeues, others *may* be notified of it, or not: they have packets meanwhile. That another one has a loop
+/// watch the port changes nothing.
+#[for_every_backend(with_permits)]
+fn c4_a_level_belongs_to_the_thread_that_got_it(backend: Backend) -> io::Result<()> {
+    let level = notification(KEY, Events::IN);
+    for is_exposed in [false, cfg!(unix)] {
+        let port = CompletionPort::builder().backend(backend).concurrency(2);
+        let port = port.build()?;
+        let pair = Pair::unix()?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
+        pair.send()?;
+        thread::scope(|scope| -> io::Result<()> {
+            let _close = CloseAtEnd(&port, &[]);
+            assert_eq!(port.dequeue_one(Some(PATIENCE))?, level);
+            let (tell, told) = channel();
+            let (port, pair) = (&port, &pair);
+            scope.spawn(move || {
+                #[cfg(unix)]
+                if is_exposed {
+                    std::os::fd::AsFd::as_fd(port);
+                }
+                while let Ok(entry) = port.dequeue_one(Some(PATIENCE)) {
+                    if entry == level {
+                        // It does not hold any more.
+                        pair.drain().expect("the peer is there");
+                    }
+                    tell.send(entry).expect("the test runs");
+                }
+            });
+            port.post(POSTED)?;
+            let entry = told.recv_timeout(PATIENCE).expect("the packet, or both");
+            let is_early = entry == level;
+            if is_early {
+                assert_eq!(told.recv_timeout(PATIENCE), Ok(POSTED));
+            }
+            port.release();
+            if !is_early {
+                assert_eq!(told.recv_timeout(PATIENCE), Ok(level));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 #[for_every_backend]

@@ -417,18 +417,18 @@ fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
 /// alone, or by the call that dequeues the next one.
 #[for_every_backend]
 fn c8_two_threads_never_hold_notifications_of_one_registration(backend: Backend) -> io::Result<()> {
-    for places in [1, 2, 8] {
+    for permits in [1, 2, 8] {
         for in_one_call in [false, true] {
-            serve_exclusively(backend, places, in_one_call)?;
+            serve_exclusively(backend, permits, in_one_call)?;
         }
     }
     Ok(())
 }
 
-fn serve_exclusively(backend: Backend, places: usize, in_one_call: bool) -> io::Result<()> {
+fn serve_exclusively(backend: Backend, permits: usize, in_one_call: bool) -> io::Result<()> {
     const SOCKETS: usize = 6;
     const BYTES: usize = 16000;
-    let port = port_with(backend, places)?;
+    let port = port_with(backend, permits)?;
     let pairs = (0..SOCKETS)
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;

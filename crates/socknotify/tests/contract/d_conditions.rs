@@ -891,8 +891,8 @@ fn expect_idle_threads(port: &CompletionPort) {
 #[for_every_backend]
 fn d6_a_tcp_socket_that_was_never_connected_costs_no_time(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
-        for places in [1, 4] {
-            let port = port_with(backend, places)?;
+        for permits in [1, 4] {
+            let port = port_with(backend, permits)?;
             let mut sockets = Vec::new();
             for filter in filters() {
                 for (_, socket) in never_connected()? {
@@ -914,8 +914,8 @@ fn d6_a_tcp_socket_that_was_never_connected_costs_no_time(backend: Backend) -> i
 #[for_every_backend]
 fn d7_a_hung_up_socket_with_filter_none_costs_no_time(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
-        for places in [1, 4] {
-            let port = port_with(backend, places)?;
+        for permits in [1, 4] {
+            let port = port_with(backend, permits)?;
             let mut pairs = Vec::new();
             for kind in Kind::streams().chain(Kind::streams()) {
                 let pair = kind.pair()?;

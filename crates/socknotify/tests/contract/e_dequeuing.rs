@@ -94,7 +94,7 @@ fn e1_posted_packets_keep_their_order_among_sockets(backend: Backend) -> io::Res
 }
 
 #[for_every_backend]
-fn e1_posted_packets_keep_their_order_while_all_places_are_taken(
+fn e1_posted_packets_keep_their_order_while_all_permits_are_taken(
     backend: Backend,
 ) -> io::Result<()> {
     let port = port_with(backend, 1)?;
@@ -112,7 +112,7 @@ fn e1_posted_packets_keep_their_order_while_all_places_are_taken(
         port.post(POSTED[0])?;
         pairs[1].send()?;
         port.post(POSTED[1])?;
-        // Give the place back.
+        // Give the permit back.
         let other = crate::support::port(backend)?;
         other
             .dequeue_one(Some(Duration::ZERO))
@@ -531,7 +531,7 @@ fn e6_packets_posted_together_come_out_together_and_in_order(backend: Backend) -
 
 #[for_every_backend]
 fn e6_a_thread_can_post_to_itself(backend: Backend) -> io::Result<()> {
-    // Even with packets in hand, and the only place.
+    // Even with packets that are not handled, and the only permit.
     let port = port_with(backend, 1)?;
     port.post(POSTED[0])?;
     for _ in 0..100 {

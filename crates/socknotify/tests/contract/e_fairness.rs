@@ -198,22 +198,22 @@ fn rounds_of_turns() -> usize {
     crate::support::rounds(60)
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_busy_sockets_starve_nobody_with_room_16(backend: Backend) -> io::Result<()> {
     serve_others(backend, 16, 16)
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_busy_sockets_starve_nobody_with_room_1(backend: Backend) -> io::Result<()> {
     serve_others(backend, 1, 1)
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_busy_sockets_starve_nobody_with_room_3(backend: Backend) -> io::Result<()> {
     serve_others(backend, 3, 3)
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_busy_sockets_starve_nobody_after_one_burst(backend: Backend) -> io::Result<()> {
     serve_others(backend, 64, 64)?;
     serve_others(backend, 64, 2)
@@ -222,9 +222,9 @@ fn e1_busy_sockets_starve_nobody_after_one_burst(backend: Backend) -> io::Result
 /// Between a call's end and its being counted others may make any number: here, what does not starve comes in time.
 #[for_every_backend]
 fn e1_busy_sockets_starve_nobody_among_four_threads(backend: Backend) -> io::Result<()> {
-    for (places, room) in [(1, 1), (2, 3), (4, 16), (4, 64)] {
+    for (permits, room) in [(1, 1), (2, 3), (4, 16), (4, 64)] {
         for trigger in [ONCE, LEVEL] {
-            let port = port_with(backend, places)?;
+            let port = port_with(backend, permits)?;
             let pairs = uploads(&port, UPLOADS, trigger)?;
             let others = Others::new(&port)?;
             let come = AtomicUsize::new(0);
@@ -245,9 +245,10 @@ fn e1_busy_sockets_starve_nobody_among_four_threads(backend: Backend) -> io::Res
                     }
                     for turn in 0..rounds_of_turns() / 2 {
                         let (wanted, _client) = others.begin(&port, turn)?;
-                        wait_until(&format!("{places} places, room {room}: {wanted:?}"), || {
-                            come.load(Ordering::SeqCst) > turn
-                        });
+                        wait_until(
+                            &format!("{permits} permits, room {room}: {wanted:?}"),
+                            || come.load(Ordering::SeqCst) > turn,
+                        );
                         others.end(&port, turn)?;
                     }
                     Ok(())
@@ -259,7 +260,7 @@ fn e1_busy_sockets_starve_nobody_among_four_threads(backend: Backend) -> io::Res
 }
 
 /// The reverse: packets that are posted again as soon as they come leave sockets their part, and each gets half.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_packets_and_busy_sockets_share_the_room(backend: Backend) -> io::Result<()> {
     for trigger in [ONCE, LEVEL] {
         for room in [1, 2, 16] {
@@ -315,7 +316,7 @@ fn e1_packets_and_busy_sockets_share_the_room(backend: Backend) -> io::Result<()
 }
 
 /// (c): none is served twice while another waits for its first time, but for seven calls.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_sockets_that_are_ready_when_armed_take_turns(backend: Backend) -> io::Result<()> {
     for trigger in [ONCE, LEVEL] {
         for room in [1, 2, 5, 16] {

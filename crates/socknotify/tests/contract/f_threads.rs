@@ -100,8 +100,8 @@ fn f2_the_default_is_the_number_of_processors(backend: Backend) -> io::Result<()
         CompletionPort::with_concurrency(0)?.concurrency(),
         processors
     );
-    for places in [1, 3, 1000] {
-        assert_eq!(port_with(backend, places)?.concurrency(), places);
+    for permits in [1, 3, 1000] {
+        assert_eq!(port_with(backend, permits)?.concurrency(), permits);
     }
     Ok(())
 }
@@ -141,7 +141,7 @@ impl<'scope, 'env> Line<'scope, 'env> {
     }
 
     /// One more thread comes to wait, and waits when this returns. It dequeues once, and ends, or
-    /// waits at the gate with its packet in hand.
+    /// waits at the gate with its packet.
     #[track_caller]
     fn join(&mut self, timeout: Option<Duration>, gate: Option<&'env Gate>) -> Waiter<'scope> {
         let arrival = self.arrivals;
@@ -186,22 +186,22 @@ impl<'scope, 'env> Line<'scope, 'env> {
     }
 }
 
-/// Threads are parked while all places are taken. When one place becomes free, each in turn takes a packet, and gives the
-/// place to the next by ending: the one that was parked last comes first.
+/// Threads are parked while all permits are taken. When one permit becomes free, each in turn takes a packet, and gives the
+/// permit to the next by ending: the one that was parked last comes first.
 fn release_parked(
     backend: Backend,
-    places: usize,
+    permits: usize,
     threads: usize,
     quitter: Option<usize>,
     call: impl FnOnce(&CompletionPort) -> io::Result<()>,
 ) -> io::Result<()> {
-    let port = port_with(backend, places)?;
+    let port = port_with(backend, permits)?;
     let gate = Gate::new();
     thread::scope(|scope| {
         let gates = [&gate];
         let _close = CloseAtEnd(&port, &gates);
         let mut line = Line::new(scope, &port);
-        for _ in 1..places {
+        for _ in 1..permits {
             let holder = line.join(None, Some(&gate));
             port.post(PACKET)?;
             line.next();
@@ -227,7 +227,7 @@ fn release_parked(
         port.release();
         for number in (0..threads).rev().filter(|&number| quitter != Some(number)) {
             let next = line.next() - first;
-            assert_eq!(next, number, "of {threads} threads, {places} places");
+            assert_eq!(next, number, "of {threads} threads, {permits} permits");
         }
         waiters
             .into_iter()
@@ -236,11 +236,11 @@ fn release_parked(
     })
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f3_parked_threads_are_released_last_in_first_out(backend: Backend) -> io::Result<()> {
-    for places in [1, 2, 3] {
+    for permits in [1, 2, 3] {
         for threads in [2, 3, 5, 8] {
-            release_parked(backend, places, threads, None, |port| {
+            release_parked(backend, permits, threads, None, |port| {
                 Ok(port.post_all(&vec![PACKET; threads])?)
             })?;
         }
@@ -248,14 +248,14 @@ fn f3_parked_threads_are_released_last_in_first_out(backend: Backend) -> io::Res
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f3_parked_threads_are_released_last_in_first_out_by_sockets(backend: Backend) -> io::Result<()> {
-    for places in [1, 2, 3] {
+    for permits in [1, 2, 3] {
         for threads in [2, 3, 5, 8] {
             let pairs = (0..threads)
                 .map(|_| Pair::unix())
                 .collect::<io::Result<Vec<_>>>()?;
-            release_parked(backend, places, threads, None, |port| {
+            release_parked(backend, permits, threads, None, |port| {
                 for pair in &pairs {
                     port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
                     pair.send()?;
@@ -267,14 +267,14 @@ fn f3_parked_threads_are_released_last_in_first_out_by_sockets(backend: Backend)
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f3_a_parked_thread_that_gives_up_leaves_the_order(backend: Backend) -> io::Result<()> {
     thread::scope(|scope| {
         let mut cases = Vec::new();
-        for places in [1, 2] {
+        for permits in [1, 2] {
             for quitter in [0, 2, 5] {
                 let post = |port: &CompletionPort| Ok(port.post_all(&[PACKET; 5])?);
-                let case = move || release_parked(backend, places, 6, Some(quitter), post);
+                let case = move || release_parked(backend, permits, 6, Some(quitter), post);
                 cases.push(scope.spawn(case));
             }
         }
@@ -340,19 +340,19 @@ fn count_woken(
     })
 }
 
-/// Ports with these places, and how many threads. No thread is too slow for the second policy.
+/// Ports with these permits, and how many threads. No thread is too slow for the second policy.
 fn waking_cases() -> impl Iterator<Item = (WakePolicy, usize, usize)> {
     let policies = [WakePolicy::BOUNDED, WakePolicy::Bounded(PATIENCE)].into_iter();
     policies.flat_map(|policy| {
-        let places = [1, 2, 16].into_iter();
-        places.flat_map(move |places| [2, 6].map(|threads| (policy, places, threads)))
+        let permits = [1, 2, 16].into_iter();
+        permits.flat_map(move |permits| [2, 6].map(|threads| (policy, permits, threads)))
     })
 }
 
 #[for_every_backend]
 fn f5_one_posted_packet_wakes_one_thread(backend: Backend) -> io::Result<()> {
-    for (policy, places, threads) in waking_cases() {
-        let port = waking_port(backend, places, policy)?;
+    for (policy, permits, threads) in waking_cases() {
+        let port = waking_port(backend, permits, policy)?;
         count_woken(&port, threads, |_| Ok(port.post(PACKET)?))?;
     }
     Ok(())
@@ -360,8 +360,8 @@ fn f5_one_posted_packet_wakes_one_thread(backend: Backend) -> io::Result<()> {
 
 #[for_every_backend]
 fn f5_one_ready_socket_wakes_one_thread(backend: Backend) -> io::Result<()> {
-    for (policy, places, threads) in waking_cases() {
-        let port = waking_port(backend, places, policy)?;
+    for (policy, permits, threads) in waking_cases() {
+        let port = waking_port(backend, permits, policy)?;
         let pairs = (0..20)
             .map(|_| Pair::unix())
             .collect::<io::Result<Vec<_>>>()?;
@@ -377,8 +377,8 @@ fn f5_one_ready_socket_wakes_one_thread(backend: Backend) -> io::Result<()> {
 /// time, each packet comes at once, at whatever moment it is posted.
 #[for_every_backend]
 fn f5_a_posted_packet_does_not_wait_for_a_bounded_watch(backend: Backend) -> io::Result<()> {
-    for places in [1, 2] {
-        let port = waking_port(backend, places, WakePolicy::Bounded(PATIENCE * 4))?;
+    for permits in [1, 2] {
+        let port = waking_port(backend, permits, WakePolicy::Bounded(PATIENCE * 4))?;
         let (tell, told) = channel();
         thread::scope(|scope| {
             let _close = CloseAtEnd(&port, &[]);
@@ -393,7 +393,7 @@ fn f5_a_posted_packet_does_not_wait_for_a_bounded_watch(backend: Backend) -> io:
             for round in 0..rounds(3000) {
                 port.post(PACKET)?;
                 told.recv_timeout(PATIENCE)
-                    .unwrap_or_else(|_| panic!("places {places}, round {round}"));
+                    .unwrap_or_else(|_| panic!("permits {permits}, round {round}"));
                 // So that the next one comes at another moment of going to wait.
                 (0..round % 64).for_each(|_| std::hint::spin_loop());
             }
@@ -447,8 +447,8 @@ fn run_lanes(
 
 #[for_every_backend]
 fn f5_no_packet_is_left_behind(backend: Backend) -> io::Result<()> {
-    for (places, threads, lanes) in [(1, 4, 1), (1, 4, 3), (2, 6, 2), (2, 6, 5), (8, 8, 3)] {
-        let port = port_with(backend, places)?;
+    for (permits, threads, lanes) in [(1, 4, 1), (1, 4, 3), (2, 6, 2), (2, 6, 5), (8, 8, 3)] {
+        let port = port_with(backend, permits)?;
         run_lanes(&port, lanes, rounds(5000) as u32, threads, |_, entry| {
             port.post(entry)
         });
@@ -461,8 +461,8 @@ fn f5_no_packet_is_left_behind(backend: Backend) -> io::Result<()> {
 #[for_every_backend]
 fn f5_no_packet_is_left_behind_by_threads_that_time_out(backend: Backend) -> io::Result<()> {
     const ROUNDS: usize = rounds(700);
-    for places in [1, 2, 4] {
-        let port = port_with(backend, places)?;
+    for permits in [1, 2, 4] {
+        let port = port_with(backend, permits)?;
         let taken = AtomicUsize::new(0);
         let (start, ended) = (Gate::new(), Gate::new());
         thread::scope(|scope| -> io::Result<()> {
@@ -480,7 +480,7 @@ fn f5_no_packet_is_left_behind_by_threads_that_time_out(backend: Backend) -> io:
                     let mut rng = fastrand::Rng::with_seed(seed);
                     for _ in 0..ROUNDS {
                         start.pass();
-                        // Take what comes in this time, and give the place back.
+                        // Take what comes in this time, and give the permit back.
                         let mut timeout = Duration::from_micros(rng.u64(..200));
                         while port.dequeue_one(Some(timeout)).is_ok() {
                             taken.fetch_add(1, Ordering::SeqCst);
@@ -511,12 +511,12 @@ fn f5_no_packet_is_left_behind_by_threads_that_time_out(backend: Backend) -> io:
 
 #[for_every_backend]
 fn f5_no_packet_is_left_behind_by_threads_that_block_or_end(backend: Backend) -> io::Result<()> {
-    for (places, threads, lanes) in [(1, 5, 3), (2, 5, 4), (3, 8, 8)] {
-        let port = port_with(backend, places)?;
+    for (permits, threads, lanes) in [(1, 5, 3), (2, 5, 4), (3, 8, 8)] {
+        let port = port_with(backend, permits)?;
         let turn = AtomicUsize::new(0);
         run_lanes(&port, lanes, rounds(1500) as u32, threads, |_, entry| {
             match turn.fetch_add(1, Ordering::Relaxed) % 6 {
-                // Posted while the place is lent, before, or after.
+                // Posted while the permit is lent, before, or after.
                 0 => port.blocking(|| port.post(entry)),
                 1 => {
                     port.post(entry)?;
@@ -527,7 +527,7 @@ fn f5_no_packet_is_left_behind_by_threads_that_block_or_end(backend: Backend) ->
                     port.blocking(thread::yield_now);
                     port.post(entry)
                 }
-                // Handed to a thread that takes a packet, and ends with it in hand.
+                // Handed to a thread that takes a packet, and ends with it.
                 3 => thread::scope(|scope| {
                     port.post(entry)?;
                     let helper = scope.spawn(|| port.dequeue_one(Some(Duration::ZERO)));
@@ -537,7 +537,7 @@ fn f5_no_packet_is_left_behind_by_threads_that_block_or_end(backend: Backend) ->
                         Err(error) => Err(error),
                     }
                 }),
-                // A place in this port is given up for one in another.
+                // A permit in this port is given up for one in another.
                 4 => {
                     let other = port_with(backend, 1).expect("another port");
                     other.post(PACKET)?;
@@ -555,9 +555,9 @@ fn f5_no_packet_is_left_behind_by_threads_that_block_or_end(backend: Backend) ->
 #[for_every_backend]
 fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
     const TURNS: usize = rounds(3000);
-    for (places, threads, sockets) in [(1, 4, 1), (1, 4, 3), (2, 6, 2), (2, 6, 5), (8, 8, 3)] {
+    for (permits, threads, sockets) in [(1, 4, 1), (1, 4, 3), (2, 6, 2), (2, 6, 5), (8, 8, 3)] {
         for trigger in [ONCE, LEVEL] {
-            let port = port_with(backend, places)?;
+            let port = port_with(backend, permits)?;
             let pairs = (0..sockets)
                 .map(|_| Pair::unix())
                 .collect::<io::Result<Vec<_>>>()?;
@@ -608,7 +608,7 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-/// Far more threads than places, which hand packets to the newest of them.
+/// Far more threads than permits, which hand packets to the newest of them.
 #[for_every_backend]
 fn f5_no_request_waits_among_many_threads(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 64;
@@ -739,4 +739,145 @@ fn f5_a_thread_that_cannot_keep_up_gets_help(backend: Backend) -> io::Result<()>
         assert_eq!(helper.join().expect("no panic"), Ok(0));
         Ok(())
     })
+}
+
+/// A thread that is woken for the packet may be on its way with a socket's notification, and no room for more.
+#[for_every_backend(with_permits)]
+fn f5_a_packet_does_not_wait_for_the_thread_that_a_socket_has_woken(
+    backend: Backend,
+) -> io::Result<()> {
+    let pair = Pair::unix()?;
+    for _ in 0..rounds(500) {
+        let port = waking_port(backend, 3, WakePolicy::Bounded(PATIENCE))?;
+        let gate = Gate::new();
+        let packets = AtomicUsize::new(0);
+        let work = || {
+            let packet = port.dequeue_one(None) == Ok(PACKET);
+            packets.fetch_add(usize::from(packet), Ordering::SeqCst);
+            gate.pass();
+        };
+        thread::scope(|scope| -> io::Result<()> {
+            let gates = [&gate];
+            let _close = CloseAtEnd(&port, &gates);
+            scope.spawn(work);
+            scope.spawn(work);
+            wait_for_waiting(&port, 2);
+            port.post(PACKET)?;
+            wait_until("one runs", || packets.load(Ordering::SeqCst) == 1);
+            // This one would leave what becomes ready to the one that runs.
+            scope.spawn(work);
+            wait_for_waiting(&port, 2);
+            port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
+            assert_eq!(pair.theirs.send(b"x")?, 1);
+            port.post(PACKET)?;
+            wait_until("the packet is dequeued", || {
+                packets.load(Ordering::SeqCst) == 2
+            });
+            pair.drain()?;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Threads that dequeue, block, compute, end, and give permits back, at random.
+fn with_many_threads(policy: WakePolicy, backend: Backend, seed: u64) -> io::Result<()> {
+    let port = |concurrency| {
+        let builder = CompletionPort::builder().backend(backend);
+        builder.concurrency(concurrency).wake_policy(policy).build()
+    };
+    let (port, other) = (port(3)?, port(1)?);
+    let pairs = [Pair::unix()?, Pair::unix()?, Pair::unix()?];
+    for (key, pair) in pairs.iter().enumerate() {
+        port.enable(&pair.ours, 100 + key, EventFilter::IN, LEVEL)?;
+    }
+    let [posted, dequeued, notified] = [const { AtomicUsize::new(0) }; 3];
+    let work = |seed: u64| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut entries = [Entry::default(); 4];
+        loop {
+            let room = rng.usize(1..=4);
+            let timeout = match rng.u32(..4) {
+                0 => Some(Duration::ZERO),
+                1 => Some(Duration::from_micros(rng.u64(..300))),
+                2 => Some(Duration::from_millis(1)),
+                _ => None,
+            };
+            let found = match port.dequeue(&mut entries[..room], timeout) {
+                Ok(found) => found,
+                Err(Error::TimedOut) => continue,
+                Err(error) => return assert_eq!(error, Error::Closed),
+            };
+            for entry in found {
+                if entry.completion_key >= 100 {
+                    let pair = &pairs[entry.completion_key - 100];
+                    let read = pair.drain().expect("the peer is there");
+                    notified.fetch_add(read, Ordering::SeqCst);
+                } else {
+                    dequeued.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            match rng.u32(..12) {
+                0 => thread::sleep(Duration::from_micros(rng.u64(..1500))),
+                1 => port.blocking(|| thread::sleep(Duration::from_micros(100))),
+                2 => port.blocking(|| drop(port.dequeue(&mut entries[..0], None))),
+                3 => drop(other.dequeue_one(Some(Duration::ZERO))),
+                4 => port.release(),
+                5 => return,
+                _ => (0..rng.u32(..50_000)).for_each(|_| std::hint::spin_loop()),
+            }
+        }
+    };
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut sent = 0;
+        let mut threads = Vec::new();
+        for step in 0..rounds(2000) {
+            threads.retain(|it: &thread::ScopedJoinHandle<'_, ()>| !it.is_finished());
+            while threads.len() < 8 {
+                let (work, seed) = (&work, rng.u64(..));
+                threads.push(scope.spawn(move || work(seed)));
+            }
+            let pair = &pairs[step % 3];
+            if rng.bool() && pair.theirs.send(b"x").is_ok() {
+                sent += 1;
+            }
+            let count = rng.usize(..4);
+            port.post_all(&[PACKET; 4][..count])?;
+            posted.fetch_add(count, Ordering::SeqCst);
+            if rng.u32(..8) == 0 {
+                wait_until("everything is dequeued", || {
+                    threads.retain(|it| !it.is_finished());
+                    while threads.len() < 8 {
+                        let (work, seed) = (&work, rng.u64(..));
+                        threads.push(scope.spawn(move || work(seed)));
+                    }
+                    dequeued.load(Ordering::SeqCst) == posted.load(Ordering::SeqCst)
+                        && notified.load(Ordering::SeqCst) == sent
+                });
+            }
+        }
+        Ok(())
+    })?;
+    wait_until("all permits are free", || {
+        counted(port.snapshot().running) == 0
+    });
+    Ok(())
+}
+
+#[for_every_backend(with_permits)]
+fn f5_no_permit_and_no_packet_is_lost_whatever_threads_do(backend: Backend) -> io::Result<()> {
+    let seed = std::env::var("SOCKNOTIFY_THREADS_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let policies = [
+        WakePolicy::Eager,
+        WakePolicy::BOUNDED,
+        // Long enough to be seen, should anything wait for it.
+        WakePolicy::Bounded(Duration::from_secs(60)),
+    ];
+    for policy in policies {
+        with_many_threads(policy, backend, seed)?;
+    }
+    Ok(())
 }

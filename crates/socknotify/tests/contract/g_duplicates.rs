@@ -175,8 +175,8 @@ fn g3_the_bound_is_counted_for_each_registration(backend: Backend) -> io::Result
 fn g3_many_duplicates_keep_nobody_busy(backend: Backend) -> io::Result<()> {
     const SOCKETS: usize = 200;
     const THREADS: usize = 4;
-    for places in [1, 2, THREADS, 64] {
-        let port = port_with(backend, places)?;
+    for permits in [1, 2, THREADS, 64] {
+        let port = port_with(backend, permits)?;
         let mut kept = Vec::new();
         for index in 0..SOCKETS {
             let trigger = EVERY[index % 4];
@@ -189,7 +189,7 @@ fn g3_many_duplicates_keep_nobody_busy(backend: Backend) -> io::Result<()> {
             kept.push(old);
         }
         take_false(&port);
-        println!("{places} places");
+        println!("{permits} permits");
         expect_idle(|| quiet_threads(&port, THREADS, QUIET_PERIOD * 3));
     }
     Ok(())

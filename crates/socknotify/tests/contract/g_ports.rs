@@ -33,9 +33,9 @@ const IN: (usize, Events) = (KEY, Events::IN);
 #[for_every_backend]
 fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 12;
-    for places in [1, 2, 3, 32] {
+    for permits in [1, 2, 3, 32] {
         for timeout in [None, Some(PATIENCE), Some(Duration::MAX)] {
-            let port = port_with(backend, places)?;
+            let port = port_with(backend, permits)?;
             let pair = Pair::unix()?;
             port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
             thread::scope(|scope| {
@@ -195,7 +195,7 @@ fn expect_or_not(port: &CompletionPort, trigger: Trigger) {
 }
 
 #[for_every_backend]
-fn g4_a_thread_may_outlive_the_port_that_it_holds_a_place_in(backend: Backend) -> io::Result<()> {
+fn g4_a_thread_may_outlive_the_port_that_it_holds_a_permit_in(backend: Backend) -> io::Result<()> {
     for _ in 0..20 {
         let first = port_with(backend, 1)?;
         first.post(Entry::default())?;
@@ -205,14 +205,14 @@ fn g4_a_thread_may_outlive_the_port_that_it_holds_a_place_in(backend: Backend) -
         second.post(Entry::default())?;
         second.dequeue_one(None)?;
         assert_eq!(counted(second.snapshot().running), 1);
-        // A thread that ends while it holds a place in a port that is gone.
+        // A thread that ends while it holds a permit in a port that is gone.
         let ended = thread::spawn(move || -> Result<(), Error> {
             second.post(Entry::default())?;
             second
                 .dequeue_one(Some(PATIENCE))
                 .map(drop)
                 .or_else(|error| {
-                    // The only place is held by the thread that made the port.
+                    // The only permit is held by the thread that made the port.
                     if error == Error::TimedOut {
                         Ok(())
                     } else {

@@ -23,9 +23,10 @@ mod e_dequeuing;
 mod e_fairness;
 #[cfg(unix)]
 mod e_files;
-mod f_counted_out;
-mod f_detection;
-mod f_places;
+mod e_order;
+mod f_limit;
+mod f_permits;
+mod f_slow;
 mod f_threads;
 mod g_duplicates;
 mod g_lifetime;

@@ -29,7 +29,7 @@ fn enable(pair: &Pair, filter: EventFilter, trigger: Trigger) -> Registration<'_
     Registration::enable(&pair.ours, KEY, filter, trigger)
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x1_a_deregistered_socket_gives_no_notification(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -43,7 +43,7 @@ fn x1_a_deregistered_socket_gives_no_notification(backend: Backend) -> io::Resul
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x1_what_was_queued_is_withdrawn(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -59,7 +59,7 @@ fn x1_what_was_queued_is_withdrawn(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -73,7 +73,7 @@ fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend)
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x1_a_deregistered_socket_is_free_for_another_port(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
@@ -86,7 +86,7 @@ fn x1_a_deregistered_socket_is_free_for_another_port(backend: Backend) -> io::Re
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x1_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -98,7 +98,7 @@ fn x1_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x1_a_socket_that_is_being_removed_is_not_found(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -112,7 +112,7 @@ fn x1_a_socket_that_is_being_removed_is_not_found(backend: Backend) -> io::Resul
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x1_entries_apply_in_order(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -131,7 +131,7 @@ fn x1_entries_apply_in_order(backend: Backend) -> io::Result<()> {
 }
 
 /// Threads wait, data arrive, and the key is freed as soon as the call has returned, but for who has it.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x1_nothing_comes_after_it_returned_whatever_threads_wait(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 4)?;
     let is_registered = AtomicBool::new(false);
@@ -162,7 +162,7 @@ fn x1_nothing_comes_after_it_returned_whatever_threads_wait(backend: Backend) ->
     })
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -181,7 +181,7 @@ fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x2_what_does_not_hold_is_notified_when_it_begins_to(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -193,7 +193,7 @@ fn x2_what_does_not_hold_is_notified_when_it_begins_to(backend: Backend) -> io::
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -216,7 +216,7 @@ fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x2_edges_come_as_without_it(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -230,7 +230,7 @@ fn x2_edges_come_as_without_it(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x2_it_goes_with_edges_only(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -244,7 +244,7 @@ fn x2_it_goes_with_edges_only(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -260,7 +260,7 @@ fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
 }
 
 /// A reader that trusts it: reads until nothing is left, and waits; and enables it again at times.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io::Result<()> {
     let bytes = rounds(20_000);
     let port = port_with(backend, 2)?;
@@ -294,7 +294,7 @@ fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io:
     })
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x3_adding_what_is_registered_is_refused_and_changes_nothing(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -312,7 +312,7 @@ fn x3_adding_what_is_registered_is_refused_and_changes_nothing(backend: Backend)
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x3_adding_registers_what_is_new(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for trigger in EVERY {
@@ -325,7 +325,7 @@ fn x3_adding_registers_what_is_new(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x3_changing_what_is_not_registered_is_refused(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
@@ -344,7 +344,7 @@ fn x3_changing_what_is_not_registered_is_refused(backend: Backend) -> io::Result
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x3_changing_changes(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -360,7 +360,7 @@ fn x3_changing_changes(backend: Backend) -> io::Result<()> {
 
 /// A2 is for ENABLE alone. Over the socket driver of Windows it is for these, too.
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x3_several_ports_watch_one_socket(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let [first, second, third] = [port(backend)?, port(backend)?, port(backend)?];
@@ -405,7 +405,7 @@ fn x3_several_ports_watch_one_socket(backend: Backend) -> io::Result<()> {
 
 /// A runtime's signal pipe: it is duplicated for each runtime, and its number comes again.
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x3_a_duplicate_under_the_number_of_one_that_was_closed_is_not_refused(
     backend: Backend,
 ) -> io::Result<()> {
@@ -434,7 +434,7 @@ fn x3_a_duplicate_under_the_number_of_one_that_was_closed_is_not_refused(
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x4_a_packet_says_whether_it_was_posted(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -458,15 +458,15 @@ fn x4_a_packet_says_whether_it_was_posted(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn x6_a_place_that_was_given_back_is_free(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn x6_a_permit_that_was_given_back_is_free(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[Entry::new(1, 0, 0), Entry::new(2, 0, 0)])?;
     assert_eq!(port.dequeue_one(Some(PATIENCE))?.completion_key, 1);
     thread::scope(|scope| -> io::Result<()> {
         let waiting = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
         wait_for_waiting(&port, 1);
-        assert_eq!(port.snapshot().queued, 1, "this thread has the place");
+        assert_eq!(port.snapshot().queued, 1, "this thread has the permit");
         port.release();
         assert_eq!(waiting.join().expect("no panic")?.completion_key, 2);
         Ok(())
@@ -475,7 +475,7 @@ fn x6_a_place_that_was_given_back_is_free(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x6_giving_back_what_is_not_held_changes_nothing(backend: Backend) -> io::Result<()> {
     let [port, other] = [port_with(backend, 1)?, port_with(backend, 1)?];
     port.release();
@@ -490,8 +490,8 @@ fn x6_giving_back_what_is_not_held_changes_nothing(backend: Backend) -> io::Resu
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn x6_without_a_limit_every_thread_has_a_place(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn x6_without_a_limit_every_thread_has_a_permit(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 16;
     let builder = CompletionPort::builder().backend(backend);
     let port = builder.unlimited().build()?;
@@ -501,7 +501,7 @@ fn x6_without_a_limit_every_thread_has_a_place(backend: Backend) -> io::Result<(
         for _ in 0..THREADS {
             scope.spawn(|| {
                 port.dequeue_one(Some(PATIENCE)).expect("a packet");
-                // All of them have theirs in hand.
+                // All of them have theirs.
                 barrier.wait();
                 barrier.wait();
             });
@@ -517,7 +517,7 @@ fn x6_without_a_limit_every_thread_has_a_place(backend: Backend) -> io::Result<(
 /// What is told on some systems.
 const SOME: [EventFilter; 2] = [EventFilter::PRIORITY, EventFilter::FULL_HANGUP];
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x7_a_condition_that_the_system_cannot_tell_is_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for condition in SOME {
@@ -544,7 +544,7 @@ mod urgent {
     use crate::support::{Kind, PollFlags, drain_port, wait_readiness};
 
     /// The other end of a TCP connection sends a byte out of band.
-    #[for_every_backend(with_places)]
+    #[for_every_backend(with_permits)]
     fn x7_urgent_data_is_priority(backend: Backend) -> io::Result<()> {
         for kind in Kind::tcp() {
             for trigger in EVERY {
@@ -721,7 +721,7 @@ mod descriptors {
 use descriptors::*;
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_pipes_are_watched(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let port = port(backend)?;
@@ -740,7 +740,7 @@ fn x5_pipes_are_watched(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_the_end_of_a_pipe_is_in_and_hangup(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         for (filter, events) in [
@@ -761,7 +761,7 @@ fn x5_the_end_of_a_pipe_is_in_and_hangup(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_the_writer_of_a_pipe_is_told_of_its_readers_end(backend: Backend) -> io::Result<()> {
     for trigger in EVERY {
         let port = port(backend)?;
@@ -783,7 +783,7 @@ fn x5_the_writer_of_a_pipe_is_told_of_its_readers_end(backend: Backend) -> io::R
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_a_full_pipe_is_out_when_it_has_room(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (mut reader, mut writer) = pipe()?;
@@ -796,7 +796,7 @@ fn x5_a_full_pipe_is_out_when_it_has_room(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_a_port_is_watched_by_another(backend: Backend) -> io::Result<()> {
     let [outer, inner] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
@@ -822,7 +822,7 @@ fn x5_a_port_is_watched_by_another(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_a_port_is_watched_after_it_has_delivered_a_level(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let pair = Pair::unix()?;
@@ -835,7 +835,7 @@ fn x5_a_port_is_watched_after_it_has_delivered_a_level(backend: Backend) -> io::
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let file = std::fs::File::open(std::env::current_exe()?)?;
@@ -851,7 +851,7 @@ fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Resu
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_the_calls_for_sockets_take_sockets_only(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let (reader, _writer) = pipe()?;
@@ -863,7 +863,7 @@ fn x5_the_calls_for_sockets_take_sockets_only(backend: Backend) -> io::Result<()
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_a_descriptor_is_disabled_removed_and_deregistered_as_a_socket(
     backend: Backend,
 ) -> io::Result<()> {
@@ -891,7 +891,7 @@ fn x5_a_descriptor_is_disabled_removed_and_deregistered_as_a_socket(
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one(
     backend: Backend,
 ) -> io::Result<()> {
@@ -939,7 +939,7 @@ fn x5_another_descriptor_under_an_old_number_has_nothing_of_the_old_one(
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_several_ports_watch_one_descriptor(backend: Backend) -> io::Result<()> {
     for trigger in [EDGE, LEVEL] {
         let [port, other] = [port(backend)?, port(backend)?];
@@ -968,7 +968,7 @@ fn x5_several_ports_watch_one_descriptor(backend: Backend) -> io::Result<()> {
 
 /// While another thread dequeues, and checks now and then that the number is that pipe's still.
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_a_descriptor_is_changed_while_it_is_notified(backend: Backend) -> io::Result<()> {
     for trigger in [EDGE, LEVEL] {
         let port = port(backend)?;
@@ -1007,7 +1007,7 @@ fn x5_a_descriptor_is_changed_while_it_is_notified(backend: Backend) -> io::Resu
 }
 
 #[cfg(unix)]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
     let [port, other] = [port(backend)?, port(backend)?];
     let pair = Pair::unix()?;
@@ -1025,7 +1025,7 @@ fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
 }
 
 #[cfg(target_os = "linux")]
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn x5_counters_timers_and_processes_are_watched(backend: Backend) -> io::Result<()> {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -1066,7 +1066,7 @@ fn x5_counters_timers_and_processes_are_watched(backend: Backend) -> io::Result<
 }
 
 /// While another thread dequeues what goes off at once.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn an_alarm_that_is_set_again_has_the_later_packet_and_time(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     let is_over = AtomicBool::new(false);

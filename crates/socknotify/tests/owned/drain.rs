@@ -680,8 +680,25 @@ fn a_handler_that_ends_in_time_is_not_left_behind(backend: Backend) -> io::Resul
     Ok(())
 }
 
+#[for_every_backend]
+fn draining_waits_for_what_a_worker_has_not_taken(backend: Backend) -> io::Result<()> {
+    let port = owning_port(backend, 2)?;
+    let (connection, mut peer) = connect(&port)?;
+    peer.write_all(b"x")?;
+    port.arm(connection, Interest::IN);
+    let mut worker = port.worker(64);
+    assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
+    port.drain(PATIENCE);
+    worker.release();
+    let connection = ready(next(&mut worker));
+    worker.arm(connection, Interest::IN);
+    assert!(matches!(next(&mut worker), Event::Draining(_)));
+    assert!(worker.process(Some(PATIENCE)).is_err());
+    Ok(())
+}
+
 /// Whoever looks at the time may be late: what ends with the port is not stuck even then.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn a_handler_has_time_to_end_however_late_the_port_is_closed(backend: Backend) -> io::Result<()> {
     let (port, end, ended) = stuck(backend)?;
     let port = &*port;

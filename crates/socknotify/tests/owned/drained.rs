@@ -18,8 +18,8 @@ use crate::support::{
 
 type StreamPort = Port<TcpStream>;
 
-fn owning_port(backend: Backend, places: usize) -> io::Result<StreamPort> {
-    Ok(Port::from(port_with(backend, places)?))
+fn owning_port(backend: Backend, permits: usize) -> io::Result<StreamPort> {
+    Ok(Port::from(port_with(backend, permits)?))
 }
 
 fn pair() -> io::Result<(TcpStream, TcpStream)> {

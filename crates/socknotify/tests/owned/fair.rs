@@ -156,18 +156,18 @@ fn serve_others(backend: Backend, burst: Option<usize>, room: usize) -> io::Resu
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_busy_connections_starve_nobody_with_room_16(backend: Backend) -> io::Result<()> {
     serve_others(backend, None, 16)
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_busy_connections_starve_nobody_with_little_room(backend: Backend) -> io::Result<()> {
     serve_others(backend, None, 1)?;
     serve_others(backend, None, 3)
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_busy_connections_starve_nobody_after_one_burst(backend: Backend) -> io::Result<()> {
     serve_others(backend, Some(64), 2)?;
     serve_others(backend, Some(64), 64)
@@ -175,8 +175,8 @@ fn e1_busy_connections_starve_nobody_after_one_burst(backend: Backend) -> io::Re
 
 #[for_every_backend]
 fn e1_busy_connections_starve_nobody_among_four_threads(backend: Backend) -> io::Result<()> {
-    for (places, room) in [(1, 1), (2, 3), (4, 16)] {
-        let port: TestPort = owning_port(backend, places)?;
+    for (permits, room) in [(1, 1), (2, 3), (4, 16)] {
+        let port: TestPort = owning_port(backend, permits)?;
         let pairs = uploads(&port)?;
         let others = Others::new(&port)?;
         let come = AtomicUsize::new(0);
@@ -199,9 +199,10 @@ fn e1_busy_connections_starve_nobody_among_four_threads(backend: Backend) -> io:
                 }
                 for turn in 0..rounds(40) {
                     let (wanted, _client) = others.begin(&port, turn as u64)?;
-                    wait_until(&format!("{places} places, room {room}: {wanted:?}"), || {
-                        come.load(Ordering::SeqCst) > turn
-                    });
+                    wait_until(
+                        &format!("{permits} permits, room {room}: {wanted:?}"),
+                        || come.load(Ordering::SeqCst) > turn,
+                    );
                 }
                 io::Result::Ok(())
             })
@@ -211,7 +212,7 @@ fn e1_busy_connections_starve_nobody_among_four_threads(backend: Backend) -> io:
 }
 
 /// The reverse: messages that are sent again as soon as they come leave connections their part.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e1_messages_without_end_starve_no_connection(backend: Backend) -> io::Result<()> {
     for room in [1, 2, 16] {
         let port: TestPort = owning_port(backend, 2)?;

@@ -17,8 +17,8 @@ use crate::support::{PATIENCE, counted, port_with, uninterrupted, wait_until};
 
 type TcpPort = Port<TcpStream>;
 
-fn tcp_port(backend: Backend, places: usize) -> io::Result<TcpPort> {
-    Ok(Port::from(port_with(backend, places)?))
+fn tcp_port(backend: Backend, permits: usize) -> io::Result<TcpPort> {
+    Ok(Port::from(port_with(backend, permits)?))
 }
 
 fn loopback() -> io::Result<(TcpListener, SocketAddr)> {

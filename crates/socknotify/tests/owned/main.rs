@@ -20,6 +20,7 @@ mod linger;
 mod listen;
 mod model;
 mod moves;
+mod order;
 mod others;
 mod serve;
 mod timers;
@@ -48,8 +49,8 @@ impl Source for Connection {
 type TestPort = Port<Connection, u64>;
 type TestWorker = Worker<Connection, u64>;
 
-fn owning_port(backend: Backend, places: usize) -> io::Result<TestPort> {
-    Ok(Port::from(port_with(backend, places)?))
+fn owning_port(backend: Backend, permits: usize) -> io::Result<TestPort> {
+    Ok(Port::from(port_with(backend, permits)?))
 }
 
 /// A connection that the port has adopted, and its peer.

@@ -45,7 +45,7 @@ fn what_is_armed_comes_out_when_it_is_ready(backend: Backend) -> io::Result<()> 
 fn a_call_arms_and_takes_together(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;
     let mut worker = port.worker(8);
-    // It has a place, and so keeps what it is to arm.
+    // It has a permit, and so keeps what it is to arm.
     port.send(0)?;
     assert!(matches!(next(&mut worker), Event::Message(0)));
     let mut peers = Vec::new();

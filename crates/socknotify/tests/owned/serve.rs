@@ -19,10 +19,10 @@ type StreamPort = Port<TcpStream, u32>;
 type Handled<'a> = (&'a mut Worker<TcpStream, u32>, Event<TcpStream, u32>);
 
 /// A port that listens, with connections in blocking mode.
-fn listening(backend: Backend, places: usize) -> io::Result<(StreamPort, SocketAddr)> {
-    // A thread that blocks leaves its place.
+fn listening(backend: Backend, permits: usize) -> io::Result<(StreamPort, SocketAddr)> {
+    // A thread that blocks leaves its permit.
     let port = CompletionPort::builder().backend(backend);
-    let port = Port::from(port.concurrency(places).build()?);
+    let port = Port::from(port.concurrency(permits).build()?);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let listening = Listening::arming(Interest::IN).blocking_mode(PATIENCE);
@@ -119,7 +119,7 @@ fn serving_answers_many_clients_and_ends_when_the_port_is_closed(
     Ok(())
 }
 
-/// A slow database: every handler waits until all of them do, with one place.
+/// A slow database: every handler waits until all of them do, with one permit.
 #[for_every_backend]
 fn a_thread_is_started_for_each_handler_that_blocks(backend: Backend) -> io::Result<()> {
     const REQUESTS: usize = 20;
@@ -505,7 +505,7 @@ fn draining_ends_what_handlers_wait_for(backend: Backend) -> io::Result<()> {
 }
 
 /// All threads are at work: so no thread waits that would look.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f4_serving_tells_of_a_slow_handler_and_its_connection(backend: Backend) -> io::Result<()> {
     let (port, address) = listening(backend, 1)?;
     let gate = Gate::new();
@@ -547,7 +547,7 @@ fn f4_serving_tells_of_a_slow_handler_and_its_connection(backend: Backend) -> io
 }
 
 /// A thread with many events has each of them for as long as it takes.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f4_a_thread_is_slow_since_it_took_its_event(backend: Backend) -> io::Result<()> {
     let port: StreamPort = Port::from(port_with(backend, 1)?);
     let mut worker = port.worker(8);
@@ -594,7 +594,7 @@ fn each_is_seen_anew(
 }
 
 /// It has two workers, of one port or of two.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f4_a_thread_is_slow_with_the_event_that_it_took_last(backend: Backend) -> io::Result<()> {
     let ports = [(); 2].map(|()| port_with(backend, 4).map(StreamPort::from));
     let [first, second] = ports;

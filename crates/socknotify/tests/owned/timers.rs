@@ -1,13 +1,14 @@
 //! Timers that belong to no connection.
 
 use std::io;
+use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify::owned::{Event, Interest, Port, TimerId};
+use socknotify::owned::{Event, Interest, Port, Serving, TimerId};
 use socknotify::{Backend, Error};
 
 use crate::support::{PATIENCE, SHORT, port_with, rounds, wait_until};
@@ -409,4 +410,20 @@ fn timers_go_with_the_port(backend: Backend) -> io::Result<()> {
     assert!(port.send_every(SHORT, Arc::clone(&message)).is_err());
     assert_eq!(Arc::strong_count(&message), 1);
     Ok(())
+}
+
+/// Each function waits for the other one.
+#[for_every_backend]
+fn f4_a_timer_whose_function_blocks_keeps_no_other_waiting(backend: Backend) -> io::Result<()> {
+    let port = Port::<TcpStream, ()>::from(port_with(backend, 2)?);
+    let meet = Arc::new(Barrier::new(2));
+    for _ in 0..2 {
+        let (meet, mut is_first) = (Arc::clone(&meet), true);
+        port.send_every_with(Duration::from_millis(1), move || {
+            if std::mem::take(&mut is_first) {
+                meet.wait();
+            }
+        })?;
+    }
+    Ok(port.serve(Serving::default(), |_, _| drop(port.close()))?)
 }

@@ -24,7 +24,7 @@ macro_rules! tests_on_backends {
             #[ignore = "for Windows from build 20348: --include-ignored"]
             native, Native, $test
         );
-        tests_on_backends!($test with_places);
+        tests_on_backends!($test with_permits);
     };
     // How soon it is done depends on the machine, and on what else that does.
     ($test:ident timed) => {
@@ -37,7 +37,7 @@ macro_rules! tests_on_backends {
         #[cfg(windows)]
         timed_test_on_backend!(timed_afd, Afd, $test);
     };
-    ($test:ident with_places) => {
+    ($test:ident with_permits) => {
         #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
         test_on_backend!(epoll, Epoll, $test);
         #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
@@ -120,24 +120,24 @@ pub(crate) fn run(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::
     }
 }
 
-/// A port with as many places as there are processors.
+/// A port with as many permits as there are processors.
 pub(crate) fn port(backend: Backend) -> io::Result<CompletionPort> {
     Ok(CompletionPort::builder().backend(backend).build()?)
 }
 
-/// A port with this many places, which a thread keeps while it blocks: tests' threads block to stay where they are.
-pub(crate) fn port_with(backend: Backend, places: usize) -> io::Result<CompletionPort> {
+/// A port with this many permits, which a thread keeps while it blocks: tests' threads block to stay where they are.
+pub(crate) fn port_with(backend: Backend, permits: usize) -> io::Result<CompletionPort> {
     let builder = CompletionPort::builder().backend(backend);
-    Ok(builder.concurrency(places).detect_blocking(false).build()?)
+    Ok(builder.concurrency(permits).strict().build()?)
 }
 
 /// The same, which wakes threads by this policy.
 pub(crate) fn waking_port(
     backend: Backend,
-    places: usize,
+    permits: usize,
     policy: WakePolicy,
 ) -> io::Result<CompletionPort> {
     let builder = CompletionPort::builder().backend(backend);
-    let builder = builder.concurrency(places).wake_policy(policy);
-    Ok(builder.detect_blocking(false).build()?)
+    let builder = builder.concurrency(permits).wake_policy(policy);
+    Ok(builder.strict().build()?)
 }

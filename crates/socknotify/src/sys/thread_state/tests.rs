@@ -1,4 +1,4 @@
-//! On every system that shows something: where only the time can be seen, one that grows is that of a thread that runs.
+//! On every system that shows what a thread does.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::{Look, METHOD, ThreadState};
+use super::{Activity, IS_SHOWN, ThreadState};
 
 /// For what must come; after that a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -102,60 +102,32 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Compute for so long: in that time, others run or wait for a processor.
-pub(crate) fn compute(time: Duration) {
-    let begin = Instant::now();
-    while begin.elapsed() < time {
-        hint::spin_loop();
-    }
-}
-
-/// Whether the time stands still between two looks.
-pub(crate) fn stands_still(look: impl Fn() -> Look) -> bool {
-    let first = look();
-    compute(Duration::from_millis(20));
-    matches!(first, Look::Time(_)) && first == look()
-}
-
 fn is_blocked(state: &ThreadState) -> bool {
-    match state.look() {
-        Look::Time(_) => stands_still(|| state.look()),
-        look => look == Look::Blocked,
-    }
+    state.activity() == Activity::Asleep
 }
 
 #[test]
 fn where_nothing_can_be_seen_the_state_is_unknown() {
-    let is_known = ThreadState::of_this().look() != Look::Unknown;
-    assert_eq!(is_known, METHOD.is_some());
+    let is_known = ThreadState::of_this().activity() != Activity::Unknown;
+    assert_eq!(is_known, IS_SHOWN);
 }
 
 #[test]
 fn a_thread_that_computes_runs() {
-    if METHOD.is_none() {
+    if !IS_SHOWN {
         return;
     }
     let subject = Subject::computing();
-    match subject.state.look() {
-        Look::Time(first) => {
-            wait_until("later", || match subject.state.look() {
-                Look::Time(time) => time > first,
-                look => panic!("{look:?} after a time"),
-            });
-        }
-        _ => {
-            // Memory that is not there yet can stop it for a moment, and for longer where other threads ask for some.
-            for _ in 0..1000 {
-                wait_until("it runs", || subject.state.look() == Look::Running);
-            }
-        }
+    // Memory that is not there yet can stop it for a moment, and for longer where other threads ask for some.
+    for _ in 0..1000 {
+        wait_until("it runs", || subject.state.activity() == Activity::Running);
     }
     subject.end();
 }
 
 #[test]
 fn a_thread_that_sleeps_is_blocked() {
-    if METHOD.is_none() {
+    if !IS_SHOWN {
         return;
     }
     let subject = Subject::sleeping();
@@ -165,7 +137,7 @@ fn a_thread_that_sleeps_is_blocked() {
 
 #[test]
 fn a_thread_that_waits_for_a_lock_is_blocked() {
-    if METHOD.is_none() {
+    if !IS_SHOWN {
         return;
     }
     let subject = Subject::waiting_for_lock();
@@ -175,7 +147,7 @@ fn a_thread_that_waits_for_a_lock_is_blocked() {
 
 #[test]
 fn a_thread_that_goes_on_runs_again() {
-    if METHOD.is_none() {
+    if !IS_SHOWN {
         return;
     }
     let ends = Arc::new(AtomicBool::new(false));
@@ -190,37 +162,34 @@ fn a_thread_that_goes_on_runs_again() {
     let subject = Subject::new(work, move || ends.store(true, Ordering::Relaxed));
     wait_until("blocked", || is_blocked(&subject.state));
     go_on.send(()).expect("a thread");
-    wait_until("running", || match subject.state.look() {
-        Look::Time(_) => !stands_still(|| subject.state.look()),
-        look => look == Look::Running,
-    });
+    wait_until("running", || subject.state.activity() == Activity::Running);
     subject.end();
 }
 
 #[test]
 fn a_thread_that_ended_is_seen_as_that() {
-    if METHOD.is_none() {
+    if !IS_SHOWN {
         return;
     }
     let subject = Subject::computing();
-    subject.state.look();
+    subject.state.activity();
     let state = subject.end();
     // Joining it does not wait until the kernel has removed it.
-    wait_until("ended", || state.look() == Look::Ended);
+    wait_until("ended", || state.activity() == Activity::Ended);
 }
 
 #[test]
 fn a_thread_that_ended_before_the_first_look_is_seen_as_that() {
-    if METHOD.is_none() {
+    if !IS_SHOWN {
         return;
     }
     let state = Subject::sleeping().end();
-    wait_until("ended", || state.look() == Look::Ended);
+    wait_until("ended", || state.activity() == Activity::Ended);
 }
 
 #[test]
 fn threads_look_at_each_other_at_the_same_time() {
-    if METHOD.is_none() {
+    if !IS_SHOWN {
         return;
     }
     let subject = Subject::sleeping();
@@ -247,14 +216,14 @@ fn cost() {
         ("computes", Subject::computing()),
     ] {
         let begin = Instant::now();
-        subject.state.look();
+        subject.state.activity();
         println!("first look at one that {name}: {:?}", begin.elapsed());
         let begin = Instant::now();
         for _ in 0..LOOKS {
-            hint::black_box(subject.state.look());
+            hint::black_box(subject.state.activity());
         }
         let each = begin.elapsed() / LOOKS;
-        println!("look at one that {name}: {each:?} ({METHOD:?})");
+        println!("look at one that {name}: {each:?}");
         subject.end();
     }
 }

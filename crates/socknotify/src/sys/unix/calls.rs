@@ -9,8 +9,6 @@ use libc::__errno_location as address_of_errno;
 #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
 use libc::__error as address_of_errno;
 
-use std::time::Duration;
-
 use super::RawSocket;
 use crate::sys::Fd;
 use crate::{Error, RegistrationError};
@@ -101,17 +99,6 @@ pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     let count = sockets.len() as libc::nfds_t;
     // SAFETY: so many are there for the call.
     outcome(unsafe { libc::poll(sockets.as_mut_ptr(), count, 0) }).map(drop)
-}
-
-/// `clock_gettime` — The processor time of this process.
-pub(crate) fn process_time() -> Option<Duration> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` can be written to for the call.
-    outcome(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) }).ok()?;
-    Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 /// `shutdown` — Ends both directions of an open socket, and what threads wait for in it.

@@ -6,7 +6,7 @@
 use libc::{mach_port_t, thread_basic_info};
 
 use crate::sys::Process;
-use crate::sys::thread_state::{Activity, Look};
+use crate::sys::thread_state::Activity;
 
 unsafe extern "C" {
     fn mach_port_deallocate(task: mach_port_t, name: mach_port_t) -> libc::kern_return_t;
@@ -23,8 +23,6 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    pub(crate) const METHOD: Option<&'static str> = Some("the thread's run state, by thread_info");
-
     pub(crate) fn this(process: Process) -> Self {
         Thread {
             process,
@@ -33,12 +31,7 @@ impl Thread {
         }
     }
 
-    /// Nothing costs less than a look here.
     pub(crate) fn activity(&self) -> Activity {
-        Activity::Unknown
-    }
-
-    pub(crate) fn look(&self) -> Look {
         let mut info = thread_basic_info {
             user_time: libc::time_value_t {
                 seconds: 0,
@@ -64,21 +57,21 @@ impl Thread {
             libc::KERN_SUCCESS => from_run_state(info.run_state),
             // The port of a thread that has ended is a dead name, or there is no thread behind it.
             MACH_SEND_INVALID_DEST | libc::KERN_TERMINATED | libc::KERN_INVALID_ARGUMENT => {
-                Look::Ended
+                Activity::Ended
             }
-            _ => Look::Unknown,
+            _ => Activity::Unknown,
         }
     }
 }
 
-fn from_run_state(state: libc::integer_t) -> Look {
+fn from_run_state(state: libc::integer_t) -> Activity {
     match state {
         // A stopped thread goes on where it was.
-        libc::TH_STATE_RUNNING | libc::TH_STATE_STOPPED => Look::Running,
-        libc::TH_STATE_WAITING | libc::TH_STATE_UNINTERRUPTIBLE => Look::Blocked,
+        libc::TH_STATE_RUNNING | libc::TH_STATE_STOPPED => Activity::Running,
+        libc::TH_STATE_WAITING | libc::TH_STATE_UNINTERRUPTIBLE => Activity::Asleep,
         // It is being terminated.
-        libc::TH_STATE_HALTED => Look::Ended,
-        _ => Look::Unknown,
+        libc::TH_STATE_HALTED => Activity::Ended,
+        _ => Activity::Unknown,
     }
 }
 

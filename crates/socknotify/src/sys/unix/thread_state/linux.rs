@@ -1,9 +1,6 @@
-//! The state of a thread in `/proc`; without that, its processor time.
+//! The state of a thread in `/proc`.
 
-#![allow(
-    unsafe_code,
-    reason = "thread ids and clocks of threads are bare numbers"
-)]
+#![allow(unsafe_code, reason = "thread ids are bare numbers")]
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -11,12 +8,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use crate::sys::Process;
-use crate::sys::calls::outcome;
-use crate::sys::thread_state::{Activity, Description, Look};
+use crate::sys::thread_state::{Activity, Description};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -25,10 +19,6 @@ pub(crate) struct Thread {
     /// Opened at the first look that can. The kernel ties it to the thread, not to the number: when another thread
     /// gets that, reading fails all the same.
     stat: OnceLock<File>,
-    made: Instant,
-    /// When its processor time was read last, since `made`, and that time, in nanoseconds.
-    seen_at: AtomicU64,
-    seen_time: AtomicU64,
 }
 
 /// `gettid` — The calling thread's id, asked for once in each thread and in each forked child.
@@ -48,34 +38,10 @@ fn this_id(process: Process) -> libc::pid_t {
 }
 
 impl Thread {
-    pub(crate) const METHOD: Option<&'static str> =
-        Some("the thread's state in /proc/self/task; without /proc, its processor time");
-
     pub(crate) fn this(process: Process) -> Self {
         Thread {
             id: this_id(process),
             stat: OnceLock::new(),
-            made: Instant::now(),
-            seen_at: AtomicU64::new(0),
-            // A time that no thread reaches.
-            seen_time: AtomicU64::new(u64::MAX),
-        }
-    }
-
-    /// It costs a tenth of what [`look`](Self::look) does.
-    pub(crate) fn activity(&self) -> Activity {
-        let Ok(time) = cpu_time(self.id) else {
-            return Activity::Unknown;
-        };
-        let now = self.made.elapsed().as_nanos() as u64;
-        let before = self.seen_at.swap(now, Ordering::Relaxed);
-        let passed = now.saturating_sub(before);
-        let seen = self.seen_time.swap(time, Ordering::Relaxed);
-        match time.saturating_sub(seen) {
-            _ if time == seen => Activity::StoodStill,
-            // One that sleeps soon after this is found to do so by the next look.
-            spent if spent > passed / 8 * 7 => Activity::Computed,
-            _ => Activity::Unknown,
         }
     }
 
@@ -94,22 +60,17 @@ impl Thread {
         }
     }
 
-    pub(crate) fn look(&self) -> Look {
-        self.look_at_state()
-            .unwrap_or_else(|| look_at_clock(self.id))
-    }
-
-    /// `None` if `/proc` does not show the state, now or at all.
-    fn look_at_state(&self) -> Option<Look> {
+    /// Unknown if `/proc` does not show the state, now or at all.
+    pub(crate) fn activity(&self) -> Activity {
         if let Some(stat) = self.stat.get() {
             return read(stat);
         }
         match File::open(format!("/proc/self/task/{}/stat", self.id)) {
             Ok(stat) if shows_this_process() => read(self.stat.get_or_init(|| stat)),
             Err(error) if error.kind() == io::ErrorKind::NotFound && shows_this_process() => {
-                Some(Look::Ended)
+                Activity::Ended
             }
-            _ => None,
+            _ => Activity::Unknown,
         }
     }
 }
@@ -175,55 +136,26 @@ fn shows_this_process() -> bool {
         && fs::exists(format!("/proc/self/task/{}", this_id(process))).unwrap_or(false)
 }
 
-/// `None` if the file does not say.
-fn read(stat: &File) -> Option<Look> {
+fn read(stat: &File) -> Activity {
     // The state comes after the id and a name of at most 64 bytes.
     let mut line = [0; 128];
     match stat.read_at(&mut line, 0) {
         Ok(length) => from_stat(&line[..length]),
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Some(Look::Ended),
-        Err(_) => None,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Activity::Ended,
+        Err(_) => Activity::Unknown,
     }
 }
 
 /// The state in a line such as `12 (name) S 1 …`. The name can contain anything; what follows it is numbers.
-fn from_stat(line: &[u8]) -> Option<Look> {
-    let name_end = line.iter().rposition(|&byte| byte == b')')?;
-    match line.get(name_end + 2)? {
+fn from_stat(line: &[u8]) -> Activity {
+    let name_end = line.iter().rposition(|&byte| byte == b')');
+    match name_end.and_then(|end| line.get(end + 2)) {
         // Stopped threads, too: they go on where they were. `W` is one that was just woken, in kernels before 3.14.
-        b'R' | b'T' | b't' | b'W' => Some(Look::Running),
-        b'S' | b'D' | b'I' | b'P' | b'K' => Some(Look::Blocked),
-        b'Z' | b'X' | b'x' => Some(Look::Ended),
-        _ => None,
+        Some(b'R' | b'T' | b't' | b'W') => Activity::Running,
+        Some(b'S' | b'D' | b'I' | b'P' | b'K') => Activity::Asleep,
+        Some(b'Z' | b'X' | b'x') => Activity::Ended,
+        _ => Activity::Unknown,
     }
-}
-
-/// What the clock of a thread's processor time says. It needs no descriptor and no `/proc`.
-///
-/// When the thread has ended and a new one of the process has got its id, it says the new one's.
-fn look_at_clock(thread: libc::pid_t) -> Look {
-    match cpu_time(thread) {
-        Ok(time) => Look::Time(time),
-        // A kernel can be built without these clocks; then the calling thread has none, either.
-        Err(libc::EINVAL | libc::ESRCH) if cpu_time(this_id(Process::this())).is_ok() => {
-            Look::Ended
-        }
-        Err(_) => Look::Unknown,
-    }
-}
-
-/// `clock_gettime` — The processor time of a thread of this process, in nanoseconds.
-fn cpu_time(thread: libc::pid_t) -> Result<u64, i32> {
-    /// `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` in the kernel: the scheduler's time of one thread.
-    const OF_THREAD: libc::clockid_t = 4 | 2;
-    let clock = (!thread << 3) | OF_THREAD;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` can be written to for the call.
-    outcome(unsafe { libc::clock_gettime(clock, &mut time) })?;
-    Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use self::freebsd::{Entry, id, list_name, look, this_id};
 use self::netbsd::{Entry, id, list_name, look, this_id};
 use crate::sys::Process;
 use crate::sys::calls::{Errno, outcome};
-use crate::sys::thread_state::{Activity, Look};
+use crate::sys::thread_state::Activity;
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -27,29 +27,21 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    pub(crate) const METHOD: Option<&'static str> =
-        Some("the thread's state in the kernel's list of threads");
-
     pub(crate) fn this(_: Process) -> Self {
         Thread { id: this_id() }
     }
 
-    /// Nothing costs less than a look here.
-    pub(crate) fn activity(&self) -> Activity {
-        Activity::Unknown
-    }
-
     /// Its cost grows with the number of threads of the process: the kernel lists them all.
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn activity(&self) -> Activity {
         let Ok(threads) = list() else {
-            return Look::Unknown;
+            return Activity::Unknown;
         };
         let look_at = |thread| threads.iter().find(|entry| id(entry) == thread).map(look);
         // The calling thread runs. If the list does not say so, it cannot be trusted.
-        if look_at(this_id()) != Some(Look::Running) {
-            return Look::Unknown;
+        if look_at(this_id()) != Some(Activity::Running) {
+            return Activity::Unknown;
         }
-        look_at(self.id).unwrap_or(Look::Ended)
+        look_at(self.id).unwrap_or(Activity::Ended)
     }
 }
 

@@ -5,24 +5,17 @@
 //! On DragonFly it was not tried.
 
 use crate::sys::Process;
-use crate::sys::thread_state::{Activity, Look};
+use crate::sys::thread_state::Activity;
 
 #[derive(Debug)]
 pub(crate) struct Thread;
 
 impl Thread {
-    pub(crate) const METHOD: Option<&'static str> = None;
-
     pub(crate) fn this(_: Process) -> Self {
         Thread
     }
 
-    /// Nothing costs less than a look here.
     pub(crate) fn activity(&self) -> Activity {
         Activity::Unknown
-    }
-
-    pub(crate) fn look(&self) -> Look {
-        Look::Unknown
     }
 }

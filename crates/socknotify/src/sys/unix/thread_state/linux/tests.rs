@@ -1,12 +1,10 @@
 use std::io::{Read, Write};
-use std::thread;
-use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
 use crate::sys::thread_state::ThreadState;
-use crate::sys::thread_state::tests::{Subject, compute, stands_still, wait_until};
+use crate::sys::thread_state::tests::{Subject, wait_until};
 
 /// The exit status of a forked child that does `work`: 0 if that is true.
 fn in_child(work: impl FnOnce() -> bool) -> i32 {
@@ -41,16 +39,16 @@ fn a_thread_that_reads_an_empty_pipe_is_blocked() {
     let (mut reader, mut writer) = pipe();
     let work = move || assert_eq!(reader.read(&mut [0]).expect("read"), 1);
     let subject = Subject::new(work, move || writer.write_all(b"x").expect("written"));
-    wait_until("blocked", || subject.state.look() == Look::Blocked);
+    wait_until("blocked", || subject.state.activity() == Activity::Asleep);
     subject.end();
 }
 
 #[test]
 fn a_name_with_parentheses_is_not_taken_for_the_state() {
-    assert_eq!(from_stat(b"1 (a) R (b) S 1 1"), Some(Look::Blocked));
-    assert_eq!(from_stat(b"1 (\n) R 1 1"), Some(Look::Running));
+    assert_eq!(from_stat(b"1 (a) R (b) S 1 1"), Activity::Asleep);
+    assert_eq!(from_stat(b"1 (\n) R 1 1"), Activity::Running);
     for unknown in [&b""[..], b"1 (a", b"1 (a)", b"1 (a) ", b"1 (a) ?"] {
-        assert_eq!(from_stat(unknown), None);
+        assert_eq!(from_stat(unknown), Activity::Unknown);
     }
 
     let (mut reader, mut writer) = pipe();
@@ -60,72 +58,47 @@ fn a_name_with_parentheses_is_not_taken_for_the_state() {
         assert_eq!(reader.read(&mut [0]).expect("read"), 1);
     };
     let subject = Subject::new(work, move || writer.write_all(b"x").expect("written"));
-    wait_until("blocked", || subject.state.look() == Look::Blocked);
+    wait_until("blocked", || subject.state.activity() == Activity::Asleep);
     subject.end();
-}
-
-#[test]
-fn the_clock_of_a_thread_that_computes_goes_on() {
-    let subject = Subject::computing();
-    let first = cpu_time(id(&subject)).expect("a clock");
-    wait_until("later", || match look_at_clock(id(&subject)) {
-        Look::Time(time) => time > first,
-        look => panic!("{look:?} after a time"),
-    });
-    subject.end();
-}
-
-#[test]
-fn the_clock_of_a_thread_that_sleeps_stands_still() {
-    let subject = Subject::sleeping();
-    wait_until("still", || stands_still(|| look_at_clock(id(&subject))));
-    subject.end();
-}
-
-#[test]
-fn the_clock_of_a_thread_that_ended_says_so() {
-    let state = Subject::computing().end();
-    wait_until("ended", || look_at_clock(state.thread.id) == Look::Ended);
-}
-
-#[test]
-#[ignore = "for a machine with nothing else to do: .ci/timed"]
-fn the_clock_is_in_nanoseconds() {
-    // Another program may have the processor in one of them.
-    let spent = [(); 3].map(|()| {
-        let begin = std::time::Instant::now();
-        let before = cpu_time(this_id(Process::this())).expect("a clock");
-        compute(Duration::from_millis(50));
-        let spent = cpu_time(this_id(Process::this())).expect("a clock") - before;
-        // The system may slew the clock of the wall, but not that of the thread.
-        let elapsed = begin.elapsed().mul_f64(1.01).as_nanos() as u64;
-        assert!(spent <= elapsed, "{spent} ns in {elapsed}");
-        spent
-    });
-    assert!(
-        spent.iter().any(|&spent| spent > 1_000_000),
-        "{spent:?} ns of 50 ms each"
-    );
 }
 
 #[test]
 fn a_forked_child_sees_its_own_thread_only() {
     let seen = ThreadState::of_this();
     let unseen = ThreadState::of_this();
-    assert_eq!(seen.look(), Look::Running);
+    assert_eq!(seen.activity(), Activity::Running);
     let status = in_child(|| {
         let own = ThreadState::of_this();
-        seen.look() == Look::Unknown
-            && unseen.look() == Look::Unknown
+        seen.activity() == Activity::Unknown
+            && unseen.activity() == Activity::Unknown
             && own.thread.id != seen.thread.id
-            && own.look() == Look::Running
+            && own.activity() == Activity::Running
     });
     assert_eq!(status, 0);
-    assert_eq!(unseen.look(), Look::Running);
+    assert_eq!(unseen.activity(), Activity::Running);
 }
 
 #[test]
-fn without_a_descriptor_the_clock_is_used_until_there_is_one() {
+fn the_descriptor_is_closed_with_the_state_and_on_exec() {
+    let subject = Subject::sleeping();
+    subject.state.activity();
+    let path = {
+        use std::os::fd::AsRawFd;
+        let stat = subject.state.thread.stat.get().expect("opened");
+        // SAFETY: it returns the flags of the number.
+        let flags = unsafe { libc::fcntl(stat.as_raw_fd(), libc::F_GETFD) };
+        assert_eq!(flags, libc::FD_CLOEXEC);
+        format!("/proc/self/fd/{}", stat.as_raw_fd())
+    };
+    let of_thread = fs::read_link(&path).expect("open");
+    assert!(of_thread.ends_with(format!("{}/stat", id(&subject))));
+    drop(subject.end());
+    // Another thread may have opened something else with this number.
+    assert_ne!(fs::read_link(&path).ok(), Some(of_thread));
+}
+
+#[test]
+fn without_a_descriptor_nothing_is_seen_until_there_is_one() {
     // The limit is the whole process's: the child has one of its own.
     let status = in_child(|| {
         let state = ThreadState::of_this();
@@ -144,51 +117,12 @@ fn without_a_descriptor_the_clock_is_used_until_there_is_one() {
         };
         is_known
             && set(&lowered)
-            && matches!(state.look(), Look::Time(_))
+            && state.activity() == Activity::Unknown
             && set(&limit)
-            && state.look() == Look::Running
+            && state.activity() == Activity::Running
             // What was opened stays, whatever happens later.
             && set(&lowered)
-            && state.look() == Look::Running
+            && state.activity() == Activity::Running
     });
     assert_eq!(status, 0);
-}
-
-#[test]
-fn the_descriptor_is_closed_with_the_state_and_on_exec() {
-    let subject = Subject::sleeping();
-    subject.state.look();
-    let path = {
-        use std::os::fd::AsRawFd;
-        let stat = subject.state.thread.stat.get().expect("opened");
-        // SAFETY: it returns the flags of the number.
-        let flags = unsafe { libc::fcntl(stat.as_raw_fd(), libc::F_GETFD) };
-        assert_eq!(flags, libc::FD_CLOEXEC);
-        format!("/proc/self/fd/{}", stat.as_raw_fd())
-    };
-    let of_thread = fs::read_link(&path).expect("open");
-    assert!(of_thread.ends_with(format!("{}/stat", id(&subject))));
-    drop(subject.end());
-    // Another thread may have opened something else with this number.
-    assert_ne!(fs::read_link(&path).ok(), Some(of_thread));
-}
-
-#[test]
-fn activity_distinguishes_computing_from_idle_threads() {
-    let computing = Subject::computing();
-    let first = computing.state.activity();
-    assert_eq!(first, Activity::Unknown, "there is nothing to compare with");
-    wait_until("it has a processor", || {
-        thread::sleep(Duration::from_millis(1));
-        computing.state.activity() == Activity::Computed
-    });
-    computing.end();
-    let sleeping = Subject::sleeping();
-    wait_until("it sleeps", || sleeping.state.look() == Look::Blocked);
-    sleeping.state.activity();
-    for _ in 0..10 {
-        thread::sleep(Duration::from_millis(1));
-        assert_eq!(sleeping.state.activity(), Activity::StoodStill);
-    }
-    sleeping.end();
 }

@@ -1,17 +1,17 @@
 use libc::{c_int, lwpid_t};
 
-use crate::sys::thread_state::Look;
+use crate::sys::thread_state::Activity;
 
 pub(super) type Entry = libc::kinfo_proc;
 
 /// `SLOCK` is a wait for a lock of the kernel.
-pub(super) fn look(entry: &Entry) -> Look {
+pub(super) fn look(entry: &Entry) -> Activity {
     match entry.ki_stat {
         // A stopped thread goes on where it was.
-        libc::SRUN | libc::SIDL | libc::SSTOP => Look::Running,
-        libc::SSLEEP | libc::SLOCK => Look::Blocked,
-        libc::SZOMB => Look::Ended,
-        _ => Look::Unknown,
+        libc::SRUN | libc::SIDL | libc::SSTOP => Activity::Running,
+        libc::SSLEEP | libc::SLOCK => Activity::Asleep,
+        libc::SZOMB => Activity::Ended,
+        _ => Activity::Unknown,
     }
 }
 

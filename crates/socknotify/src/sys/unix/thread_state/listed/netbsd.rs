@@ -1,18 +1,18 @@
 use libc::{c_int, lwpid_t};
 
-use crate::sys::thread_state::Look;
+use crate::sys::thread_state::Activity;
 
 pub(super) type Entry = libc::kinfo_lwp;
 
-pub(super) fn look(entry: &Entry) -> Look {
+pub(super) fn look(entry: &Entry) -> Activity {
     match c_int::from(entry.l_stat) {
         // A stopped thread goes on where it was.
         libc::LSRUN | libc::LSONPROC | libc::LSIDL | libc::LSSTOP | libc::LSSUSPENDED => {
-            Look::Running
+            Activity::Running
         }
-        libc::LSSLEEP => Look::Blocked,
-        libc::LSZOMB => Look::Ended,
-        _ => Look::Unknown,
+        libc::LSSLEEP => Activity::Asleep,
+        libc::LSZOMB => Activity::Ended,
+        _ => Activity::Unknown,
     }
 }
 

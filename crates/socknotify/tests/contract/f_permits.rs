@@ -1,4 +1,4 @@
-//! F2, F4. Threads: how many run, who holds a place, and who lends it.
+//! F2, F4. Permits: how many threads run, who holds one, and who lends it.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ const PACKET: Entry = Entry::new(51, 0, 0);
 /// Eight threads handle twenty packets, each of which takes until the gate is opened for it.
 fn run_eight_threads(
     port: &CompletionPort,
-    places: usize,
+    permits: usize,
     make_packets: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     const THREADS: usize = 8;
@@ -52,8 +52,8 @@ fn run_eight_threads(
         wait_for_waiting(port, THREADS);
         make_packets()?;
         for done in 0..=PACKETS {
-            let busy = places.min(PACKETS - done);
-            wait_until("all places are taken again", || {
+            let busy = permits.min(PACKETS - done);
+            wait_until("all permits are taken again", || {
                 handled.load(Ordering::SeqCst) == done && running.load(Ordering::SeqCst) == busy
             });
             // Nobody else is on the way: all are asleep, at the gate or in the port.
@@ -63,49 +63,49 @@ fn run_eight_threads(
             assert_eq!(counted(port.snapshot().running), busy);
             gate.open(1);
         }
-        assert_eq!(most.load(Ordering::SeqCst), places);
+        assert_eq!(most.load(Ordering::SeqCst), permits);
         Ok(())
     })
 }
 
-#[for_every_backend(with_places)]
-fn f2_no_more_threads_run_than_there_are_places(backend: Backend) -> io::Result<()> {
-    for places in [1, 2, 3, 7] {
-        let port = port_with(backend, places)?;
-        run_eight_threads(&port, places, || {
+#[for_every_backend(with_permits)]
+fn f2_no_more_threads_run_than_there_are_permits(backend: Backend) -> io::Result<()> {
+    for permits in [1, 2, 3, 7] {
+        let port = port_with(backend, permits)?;
+        run_eight_threads(&port, permits, || {
             for _ in 0..20 {
                 port.post(PACKET)?;
             }
             Ok(())
         })?;
     }
-    for places in [1, 2, 3, 7] {
-        let port = port_with(backend, places)?;
-        run_eight_threads(&port, places, || Ok(port.post_all(&[PACKET; 20])?))?;
+    for permits in [1, 2, 3, 7] {
+        let port = port_with(backend, permits)?;
+        run_eight_threads(&port, permits, || Ok(port.post_all(&[PACKET; 20])?))?;
     }
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_no_more_threads_run_than_there_are_places_when_sockets_become_ready(
+#[for_every_backend(with_permits)]
+fn f2_no_more_threads_run_than_there_are_permits_when_sockets_become_ready(
     backend: Backend,
 ) -> io::Result<()> {
-    for places in [1, 2, 3, 7] {
-        let port = port_with(backend, places)?;
+    for permits in [1, 2, 3, 7] {
+        let port = port_with(backend, permits)?;
         let pairs = (0..20)
             .map(|_| Pair::unix())
             .collect::<io::Result<Vec<_>>>()?;
         for (key, pair) in pairs.iter().enumerate() {
             port.enable(&pair.ours, key, EventFilter::IN, ONCE)?;
         }
-        run_eight_threads(&port, places, || pairs.iter().try_for_each(Pair::send))?;
+        run_eight_threads(&port, permits, || pairs.iter().try_for_each(Pair::send))?;
     }
     Ok(())
 }
 
-/// The place of a port that has one is taken by this thread's packet, and stays taken.
+/// The permit of a port that has one is taken by this thread's packet, and stays taken.
 #[track_caller]
-fn assert_place_taken(port: &CompletionPort) {
+fn assert_permit_taken(port: &CompletionPort) {
     assert_eq!(counted(port.snapshot().running), 1);
     let look = thread::scope(|scope| {
         let other = scope.spawn(|| port.dequeue_one(Some(Duration::ZERO)));
@@ -114,9 +114,9 @@ fn assert_place_taken(port: &CompletionPort) {
     assert_eq!(look, Err(Error::TimedOut));
 }
 
-/// The place is free: another thread gets the packet that waits.
+/// The permit is free: another thread gets the packet that waits.
 #[track_caller]
-fn assert_place_free(port: &CompletionPort) {
+fn assert_permit_free(port: &CompletionPort) {
     let look = thread::scope(|scope| {
         let other = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
         other.join().expect("no panic")
@@ -124,32 +124,32 @@ fn assert_place_free(port: &CompletionPort) {
     assert_eq!(look, Ok(PACKET));
 }
 
-#[for_every_backend(with_places)]
-fn f2_a_thread_keeps_its_place_whatever_else_it_calls(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f2_a_thread_keeps_its_permit_whatever_else_it_calls(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
     port.post_all(&[PACKET; 2])?;
     port.dequeue_one(None)?;
-    assert_place_taken(&port);
+    assert_permit_taken(&port);
     port.post(PACKET)?;
-    assert_place_taken(&port);
+    assert_permit_taken(&port);
     let enable = || Registration::enable(&pair.ours, 1, EventFilter::IN, LEVEL);
     port.register(enable())?;
     pair.send()?;
-    assert_place_taken(&port);
+    assert_permit_taken(&port);
     port.process(&mut [enable()], &mut [], Some(Duration::ZERO))?;
-    assert_place_taken(&port);
+    assert_permit_taken(&port);
     // Calls that fail dequeue nothing either.
     let failed = port.process(&mut [enable()], &mut [], None);
     assert_eq!(failed, Err(Error::InvalidParameter));
     let failed = port.dequeue(&mut [], None);
     assert_eq!(failed, Err(Error::InvalidParameter));
-    assert_place_taken(&port);
+    assert_permit_taken(&port);
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_a_thread_that_dequeues_again_changes_one_place_for_another(
+#[for_every_backend(with_permits)]
+fn f2_a_thread_that_dequeues_again_changes_one_permit_for_another(
     backend: Backend,
 ) -> io::Result<()> {
     let port = port_with(backend, 1)?;
@@ -159,24 +159,24 @@ fn f2_a_thread_that_dequeues_again_changes_one_place_for_another(
             assert_eq!(port.dequeue_one(timeout)?, PACKET);
             assert_eq!(counted(port.snapshot().running), 1);
         }
-        assert_place_taken(&port);
+        assert_permit_taken(&port);
         port.dequeue_one(timeout)?;
     }
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_many_packets_in_hand_are_one_place(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f2_many_packets_in_hand_are_one_permit(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 2)?;
     port.post_all(&[PACKET; 10])?;
     assert_eq!(port.dequeue(&mut [PACKET; 9], None)?.len(), 9);
     assert_eq!(counted(port.snapshot().running), 1);
-    assert_place_free(&port);
+    assert_permit_free(&port);
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_a_thread_that_waits_in_vain_holds_no_place(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f2_a_thread_that_waits_in_vain_holds_no_permit(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     for timeout in [Duration::ZERO, Duration::from_millis(1)] {
         port.post(PACKET)?;
@@ -185,13 +185,13 @@ fn f2_a_thread_that_waits_in_vain_holds_no_place(backend: Backend) -> io::Result
         assert_eq!(port.dequeue_one(Some(timeout)), Err(Error::TimedOut));
         assert_eq!(counted(port.snapshot().running), 0);
         port.post(PACKET)?;
-        assert_place_free(&port);
+        assert_permit_free(&port);
     }
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_a_thread_that_ends_gives_its_place_back(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f2_a_thread_that_ends_gives_its_permit_back(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     for _ in 0..20 {
         port.post_all(&[PACKET; 2])?;
@@ -202,14 +202,14 @@ fn f2_a_thread_that_ends_gives_its_place_back(backend: Backend) -> io::Result<()
             let first = scope.spawn(|| {
                 port.dequeue_one(None).expect("a packet");
             });
-            // Whether the next one waits already when the place becomes free, or comes later.
+            // Whether the next one waits already when the permit becomes free, or comes later.
             first.join().expect("no panic");
             assert_eq!(counted(port.snapshot().running), 0);
             let second = scope.spawn(|| {
                 port.dequeue_one(None).expect("a packet");
                 gate.pass();
             });
-            wait_until("the place is taken", || {
+            wait_until("the permit is taken", || {
                 counted(port.snapshot().running) == 1
             });
             let third = scope.spawn(|| port.dequeue_one(Some(PATIENCE)));
@@ -225,8 +225,8 @@ fn f2_a_thread_that_ends_gives_its_place_back(backend: Backend) -> io::Result<()
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_a_thread_that_panics_gives_its_place_back(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f2_a_thread_that_panics_gives_its_permit_back(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[PACKET; 2])?;
     thread::scope(|scope| {
@@ -238,23 +238,23 @@ fn f2_a_thread_that_panics_gives_its_place_back(backend: Backend) -> io::Result<
         assert!(first.join().is_err());
     });
     assert_eq!(counted(port.snapshot().running), 0);
-    assert_place_free(&port);
+    assert_permit_free(&port);
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_a_thread_that_dequeues_elsewhere_gives_its_place_back(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f2_a_thread_that_dequeues_elsewhere_gives_its_permit_back(backend: Backend) -> io::Result<()> {
     let (here, there) = (port_with(backend, 1)?, port_with(backend, 1)?);
     for _ in 0..3 {
         here.post_all(&[PACKET; 2])?;
         here.dequeue_one(None)?;
-        assert_place_taken(&here);
+        assert_permit_taken(&here);
         // Whether something comes from there or not.
         there
             .dequeue_one(Some(Duration::ZERO))
             .expect_err("no packet");
         assert_eq!(counted(here.snapshot().running), 0);
-        assert_place_free(&here);
+        assert_permit_free(&here);
 
         here.post_all(&[PACKET; 2])?;
         here.dequeue_one(None)?;
@@ -274,8 +274,8 @@ fn f2_a_thread_that_dequeues_elsewhere_gives_its_place_back(backend: Backend) ->
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_packets_wait_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f2_packets_wait_while_all_permits_are_taken(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[PACKET; 5])?;
     port.dequeue_one(None)?;
@@ -294,8 +294,8 @@ fn f2_packets_wait_while_all_places_are_taken(backend: Backend) -> io::Result<()
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f2_a_ready_socket_waits_while_all_permits_are_taken(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
     port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
@@ -315,7 +315,7 @@ fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::R
         pair.send()?;
         thread::sleep(QUIET_PERIOD);
         assert!(!waiting.is_finished());
-        // The place becomes free; and it is the other thread that waits for it.
+        // The permit becomes free; and it is the other thread that waits for it.
         assert_eq!(counted(port.snapshot().running), 1);
         let other = port_with(backend, 1)?;
         other
@@ -328,9 +328,9 @@ fn f2_a_ready_socket_waits_while_all_places_are_taken(backend: Backend) -> io::R
     })
 }
 
-/// A socket that is ready all the time must not keep those busy who wait for a place.
-#[for_every_backend(with_places)]
-fn f2_waiting_for_a_place_costs_no_time(backend: Backend) -> io::Result<()> {
+/// A socket that is ready all the time must not keep those busy who wait for a permit.
+#[for_every_backend(with_permits)]
+fn f2_waiting_for_a_permit_costs_no_time(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
     pair.send()?;
@@ -341,7 +341,7 @@ fn f2_waiting_for_a_place_costs_no_time(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-/// What one of those used who waited already when the place was taken.
+/// What one of those used who waited already when the permit was taken.
 fn waiting_since_before(backend: Backend) -> io::Result<Duration> {
     const TIME: Duration = SHORT.saturating_mul(15);
     let port = port_with(backend, 1)?;
@@ -363,7 +363,7 @@ fn waiting_since_before(backend: Backend) -> io::Result<Duration> {
         let threads: Vec<_> = (0..5).map(|_| scope.spawn(wait)).collect();
         wait_for_waiting(&port, 5);
         port.post(PACKET)?;
-        wait_until("the place is taken", || {
+        wait_until("the permit is taken", || {
             counted(port.snapshot().running) == 1
         });
         pair.send()?;
@@ -382,16 +382,16 @@ fn waiting_since_before(backend: Backend) -> io::Result<Duration> {
     })
 }
 
-#[for_every_backend(with_places)]
-fn f2_waiting_for_a_place_costs_no_time_since_before_it_was_taken(
+#[for_every_backend(with_permits)]
+fn f2_waiting_for_a_permit_costs_no_time_since_before_it_was_taken(
     backend: Backend,
 ) -> io::Result<()> {
     expect_idle(|| waiting_since_before(backend).expect("no call fails"));
     Ok(())
 }
 
-/// Runs `work` on a thread that holds the only place, with a packet left in the queue.
-pub(super) fn with_a_place<R: Send>(
+/// Runs `work` on a thread that holds the only permit, with a packet left in the queue.
+pub(super) fn with_a_permit<R: Send>(
     port: &CompletionPort,
     work: impl FnOnce() -> R + Send,
 ) -> Result<R, Error> {
@@ -405,15 +405,15 @@ pub(super) fn with_a_place<R: Send>(
     })
 }
 
-#[for_every_backend(with_places)]
-fn f4_a_blocking_thread_lends_its_place(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f4_a_blocking_thread_lends_its_permit(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     // To a thread that comes later.
-    let value = with_a_place(&port, || {
-        assert_place_taken(&port);
+    let value = with_a_permit(&port, || {
+        assert_permit_taken(&port);
         port.blocking(|| {
             assert_eq!(counted(port.snapshot().running), 0);
-            assert_place_free(&port);
+            assert_permit_free(&port);
             "the value of the work"
         })
     })?;
@@ -433,8 +433,8 @@ fn f4_a_blocking_thread_lends_its_place(backend: Backend) -> io::Result<()> {
     })
 }
 
-#[for_every_backend(with_places)]
-fn f4_the_place_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f4_the_permit_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let gate = Gate::new();
     thread::scope(|scope| -> io::Result<()> {
@@ -448,7 +448,7 @@ fn f4_the_place_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> 
                 gate.pass();
                 port.dequeue_one(Some(QUIET_PERIOD))
             });
-            wait_until("the place is lent", || {
+            wait_until("the permit is lent", || {
                 counted(port.snapshot().running) == 1
             });
             other
@@ -459,12 +459,12 @@ fn f4_the_place_is_back_when_the_scope_ends(backend: Backend) -> io::Result<()> 
         // Then the other has to wait.
         assert_eq!(other.join().expect("no panic"), Err(Error::TimedOut));
         assert_eq!(counted(port.snapshot().running), 1);
-        assert_place_taken(&port);
+        assert_permit_taken(&port);
         Ok(())
     })
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f4_a_scope_in_a_scope_changes_nothing(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 2)?;
     port.post_all(&[PACKET; 2])?;
@@ -485,7 +485,7 @@ fn f4_a_scope_in_a_scope_changes_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f4_a_panic_in_the_scope_ends_it(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[PACKET; 2])?;
@@ -496,25 +496,25 @@ fn f4_a_panic_in_the_scope_ends_it(backend: Backend) -> io::Result<()> {
         });
     }));
     assert!(panic.is_err());
-    assert_place_taken(&port);
+    assert_permit_taken(&port);
     port.dequeue_one(None)?;
     expect_nothing(&port);
     assert_eq!(counted(port.snapshot().running), 0);
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f4_without_a_place_it_only_runs_the_work(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f4_without_a_permit_it_only_runs_the_work(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     assert_eq!(port.blocking(|| 7), 7);
     assert_eq!(counted(port.snapshot().running), 0);
-    // Another thread holds the place; this one has none to lend.
-    with_a_place(&port, || {
+    // Another thread holds the permit; this one has none to lend.
+    with_a_permit(&port, || {
         thread::scope(|scope| {
-            let other = scope.spawn(|| port.blocking(|| assert_place_taken(&port)));
+            let other = scope.spawn(|| port.blocking(|| assert_permit_taken(&port)));
             other.join().expect("no panic");
         });
-        assert_place_taken(&port);
+        assert_permit_taken(&port);
     })?;
     // Nor has one whose wait was in vain.
     expect_packets(&port, &[PACKET]);
@@ -524,23 +524,23 @@ fn f4_without_a_place_it_only_runs_the_work(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn f4_it_is_about_the_places_of_this_port_only(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f4_it_is_about_the_permits_of_this_port_only(backend: Backend) -> io::Result<()> {
     let (here, there) = (port_with(backend, 1)?, port_with(backend, 1)?);
     here.post_all(&[PACKET; 2])?;
     here.dequeue_one(None)?;
-    there.blocking(|| assert_place_taken(&here));
+    there.blocking(|| assert_permit_taken(&here));
     assert_eq!(counted(there.snapshot().running), 0);
-    here.blocking(|| there.blocking(|| assert_place_free(&here)));
+    here.blocking(|| there.blocking(|| assert_permit_free(&here)));
     assert_eq!(counted(here.snapshot().running), 1);
     assert_eq!(counted(there.snapshot().running), 0);
     Ok(())
 }
 
-/// A thread holds one place at most. Open in the contract: what a thread holds that has dequeued in
+/// A thread holds one permit at most. Open in the contract: what a thread holds that has dequeued in
 /// the scope. It is what it would be without the scope.
-#[for_every_backend(with_places)]
-fn f4_dequeuing_in_the_scope_leaves_one_place_taken(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn f4_dequeuing_in_the_scope_leaves_one_permit_taken(backend: Backend) -> io::Result<()> {
     let (here, there) = (port_with(backend, 2)?, port_with(backend, 2)?);
     here.post_all(&[PACKET; 2])?;
     here.dequeue_one(None)?;
@@ -564,7 +564,7 @@ fn f4_dequeuing_in_the_scope_leaves_one_place_taken(backend: Backend) -> io::Res
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f4_a_port_closed_in_the_scope_is_no_trouble(backend: Backend) -> io::Result<()> {
     let (first, second) = (port_with(backend, 1)?, port_with(backend, 1)?);
     first.post(PACKET)?;
@@ -579,8 +579,8 @@ fn f4_a_port_closed_in_the_scope_is_no_trouble(backend: Backend) -> io::Result<(
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn e4_a_wait_for_a_permit_never_ends_early(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post(PACKET)?;
     let gate = Gate::new();
@@ -592,7 +592,7 @@ fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
             port.post(PACKET).expect("an open port");
             gate.pass();
         });
-        wait_until("the place is taken and a packet waits", || {
+        wait_until("the permit is taken and a packet waits", || {
             let snapshot = port.snapshot();
             counted(snapshot.running) == 1 && snapshot.queued == 1
         });
@@ -601,7 +601,7 @@ fn e4_a_wait_for_a_place_never_ends_early(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn e4_a_wait_ends_in_time_however_long_others_may_run(backend: Backend) -> io::Result<()> {
     for time in [PATIENCE, Duration::MAX] {
         let port = waking_port(backend, 2, WakePolicy::Bounded(time))?;
@@ -621,8 +621,8 @@ fn e4_a_wait_ends_in_time_however_long_others_may_run(backend: Backend) -> io::R
     Ok(())
 }
 
-#[for_every_backend(with_places)]
-fn g4_closing_releases_threads_that_wait_for_a_place(backend: Backend) -> io::Result<()> {
+#[for_every_backend(with_permits)]
+fn g4_closing_releases_threads_that_wait_for_a_permit(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     port.post_all(&[Entry::default(); 5])?;
     port.dequeue_one(None)?;
@@ -643,7 +643,7 @@ fn g4_closing_releases_threads_that_wait_for_a_place(backend: Backend) -> io::Re
 
 /// By the wake policy a socket that becomes ready may be left to a thread that comes back for it soon, or wake the one that
 /// waits: it comes to one of the two, once. What is posted does not wait.
-#[for_every_backend(with_places)]
+#[for_every_backend(with_permits)]
 fn f5_a_socket_comes_to_a_thread_that_runs_or_one_that_waits(backend: Backend) -> io::Result<()> {
     let port = waking_port(backend, 2, WakePolicy::Bounded(PATIENCE))?;
     let pairs = [Pair::unix()?, Pair::unix()?];
@@ -687,10 +687,145 @@ fn f5_a_socket_comes_to_a_thread_that_runs_or_one_that_waits(backend: Backend) -
                 served.load(Ordering::SeqCst) > round
             });
         }
-        // While this thread runs with a packet in hand.
+        // While this thread runs.
         port.process(&mut batch, &mut [], Some(Duration::ZERO))?;
         port.post(PACKET)?;
         told.recv_timeout(PATIENCE).expect("it does not wait");
         Ok(())
     })
+}
+
+/// What a thread dequeues while it ends, in the destructor of something of its own.
+#[for_every_backend(with_permits)]
+fn f2_a_thread_that_has_ended_holds_no_permit(backend: Backend) -> io::Result<()> {
+    struct Last(std::sync::Arc<CompletionPort>, Pair, Sender<bool>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let Last(port, pair, told) = self;
+            let packet = port.dequeue_one(Some(Duration::ZERO)) == Ok(PACKET);
+            let _ = port.dequeue_one(Some(Duration::ZERO));
+            pair.send().expect("the peer is there");
+            let ready = port.dequeue_one(Some(PATIENCE)).map(|it| it.events());
+            let _ = told.send(packet && ready == Ok(Events::IN));
+        }
+    }
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+    }
+    for is_strict in [true, false] {
+        let builder = CompletionPort::builder().backend(backend).concurrency(1);
+        let builder = if is_strict { builder.strict() } else { builder };
+        let port = std::sync::Arc::new(builder.build()?);
+        let (tell, told) = channel();
+        port.post(PACKET)?;
+        let pair = Pair::unix()?;
+        port.enable(&pair.ours, 1, EventFilter::IN, LEVEL)?;
+        let other = Pair {
+            ours: pair.ours.try_clone()?,
+            theirs: pair.theirs.try_clone()?,
+        };
+        let last = Last(port.clone(), other, tell);
+        thread::spawn(move || {
+            // What is made first is dropped last.
+            LAST.set(Some(last));
+            LAST.with_borrow(|last| {
+                let port = &last.as_ref().expect("it is there").0;
+                port.dequeue_one(Some(Duration::ZERO)).map(drop)
+            })
+            .expect("a packet");
+            LAST.with_borrow(|last| last.as_ref().expect("it is there").0.post(PACKET))
+        })
+        .join()
+        .expect("no panic")?;
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
+        // The socket is still ready.
+        let entry = port.dequeue_one(Some(PATIENCE))?;
+        assert_eq!(
+            (entry.completion_key, entry.events()),
+            (1, Events::IN),
+            "strict: {is_strict}"
+        );
+        assert_eq!(counted(port.snapshot().running), 1);
+    }
+    Ok(())
+}
+
+/// The last word of a thread that blocks in the scope is not needed.
+#[for_every_backend(with_permits)]
+fn f4_who_dequeued_in_the_scope_keeps_no_other_from_a_permit(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 2)?;
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| -> io::Result<()> {
+        let _close = CloseAtEnd(&port, &[]);
+        scope.spawn(|| {
+            while let Ok(entry) = port.dequeue_one(None) {
+                assert_eq!(entry, PACKET);
+                served.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let mut posted = 0;
+        for _ in 0..rounds(20_000) {
+            port.post(PACKET)?;
+            posted += 1;
+            let mut own = 0;
+            port.blocking(|| {
+                own += usize::from(port.dequeue_one(Some(Duration::ZERO)).is_ok());
+                port.post(PACKET)
+            })?;
+            posted += 1 - own;
+            // This thread has a permit at the most; the other one gets what is left.
+            wait_until("the other thread has the rest", || {
+                served.load(Ordering::SeqCst) == posted
+            });
+        }
+        Ok(())
+    })
+}
+
+/// A call within the destructor of what a handler has, which panics.
+#[for_every_backend]
+fn g6_a_thread_that_panics_dequeues_and_goes_on(backend: Backend) -> io::Result<()> {
+    struct AtEnd<'a>(&'a CompletionPort, &'a Pair, Sender<usize>);
+
+    impl Drop for AtEnd<'_> {
+        fn drop(&mut self) {
+            assert!(thread::panicking(), "on purpose");
+            let AtEnd(port, pair, tell) = self;
+            let enable = Registration::enable(&pair.ours, 2, EventFilter::OUT, ONCE);
+            let mut entries = [Entry::default(); 2];
+            let packets = port.process(&mut [enable], &mut entries, Some(PATIENCE));
+            for entry in packets.expect("an open port") {
+                tell.send(entry.completion_key).expect("someone listens");
+            }
+        }
+    }
+
+    for policy in [WakePolicy::Eager, WakePolicy::BOUNDED] {
+        let port = waking_port(backend, 1, policy)?;
+        let pair = Pair::unix()?;
+        let (tell, told) = channel();
+        thread::scope(|scope| -> io::Result<()> {
+            let port = &port;
+            port.post(PACKET)?;
+            let panics = scope.spawn(|| {
+                let work = || {
+                    port.dequeue_one(None).expect("a packet");
+                    let _at_end = AtEnd(port, &pair, tell);
+                    // Not the hook, which prints it.
+                    std::panic::resume_unwind(Box::new(()));
+                };
+                let panic = catch_unwind(AssertUnwindSafe(work));
+                assert!(panic.is_err());
+                expect_nothing(port);
+            });
+            panics.join().expect("only the one");
+            assert_eq!(told.recv(), Ok(2));
+            assert!(told.recv().is_err());
+            // Nobody has the permit any more.
+            port.post(PACKET)?;
+            expect_packets(port, &[PACKET]);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }

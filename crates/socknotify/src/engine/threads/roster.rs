@@ -1,0 +1,241 @@
+//! [`Roster`]: the threads that have dequeued from a port, as others see them.
+//!
+//! It counts, it looks at a few that run, and it has the limit learn what it finds. It changes nothing that a thread has.
+
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use super::gate::{Flag, Gate, Load};
+use super::limit::{AdaptiveLimit, Look, PERIOD, Rises, Sample};
+use super::thread::{Holder, Word};
+use crate::SlowThread;
+use crate::sys::thread_state::Activity;
+
+/// How many of the threads that run one look reads the states of.
+const LOOKED_AT: usize = 4;
+
+/// A thread that was seen before.
+struct Seen {
+    holder: Arc<Holder>,
+    word: Word,
+    /// How many packets its worker had taken.
+    taken: usize,
+    /// Since when it has been seen with the event that it has.
+    since: Instant,
+    /// A look has seen it asleep with that.
+    was_asleep: bool,
+}
+
+impl Seen {
+    /// See whether it has another event. Returns what it does.
+    fn update(&mut self, now: Instant) -> Word {
+        let word = self.holder.word();
+        if word != self.word {
+            self.word = word;
+            self.begin(now);
+        }
+        word
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.since = now;
+        self.was_asleep = false;
+    }
+}
+
+/// A thread that runs.
+pub(in crate::engine) struct Busy {
+    holder: Arc<Holder>,
+    time: Duration,
+    key: Option<usize>,
+}
+
+impl Busy {
+    /// Whether it is one of these, by thread and by how long it has had its event.
+    pub(in crate::engine) fn is(&self, one_of: &mut dyn FnMut(ThreadId, Duration) -> bool) -> bool {
+        self.holder.id.is_some_and(|id| one_of(id, self.time))
+    }
+
+    /// What is known of it, and the key of the packet that its worker has taken last.
+    pub(in crate::engine) fn describe(&self) -> Option<(SlowThread, Option<usize>)> {
+        let seen = self.holder.state.describe();
+        let thread = SlowThread {
+            thread: self.holder.id?,
+            id: seen.id,
+            name: seen.name,
+            time: self.time,
+            system_call: seen.system_call,
+        };
+        Some((thread, self.key))
+    }
+}
+
+/// The threads that have dequeued from a port.
+pub(in crate::engine) struct Roster {
+    made: Instant,
+    threads: Vec<Seen>,
+    /// How many times threads had dequeued that have ended.
+    ended: u64,
+    /// Where the next look begins.
+    next: usize,
+    /// `None`: the limit is strict, or there is none.
+    limit: Option<AdaptiveLimit>,
+}
+
+impl Roster {
+    pub(in crate::engine) fn new(limit: Option<AdaptiveLimit>) -> Self {
+        Roster {
+            made: Instant::now(),
+            threads: Vec::new(),
+            ended: 0,
+            next: 0,
+            limit,
+        }
+    }
+
+    pub(in crate::engine) fn add(&mut self) -> Arc<Holder> {
+        let holder = Arc::new(Holder::new());
+        self.threads.push(Seen {
+            holder: Arc::clone(&holder),
+            word: Word::default(),
+            taken: 0,
+            since: Instant::now(),
+            was_asleep: false,
+        });
+        holder
+    }
+
+    pub(in crate::engine) fn remove(&mut self, holder: &Arc<Holder>) {
+        let index = self
+            .threads
+            .iter()
+            .position(|it| Arc::ptr_eq(&it.holder, holder));
+        if let Some(index) = index {
+            self.threads.remove(index);
+            self.ended += holder.word().dequeues();
+        }
+    }
+
+    /// How often the limit has risen.
+    pub(in crate::engine) fn rises(&self) -> Rises {
+        self.limit
+            .as_ref()
+            .map_or(Rises::default(), AdaptiveLimit::rises)
+    }
+
+    /// Those that run.
+    pub(in crate::engine) fn busy(&mut self) -> Vec<Busy> {
+        let now = Instant::now();
+        let mut busy = Vec::new();
+        for seen in &mut self.threads {
+            if !seen.update(now).runs() {
+                continue;
+            }
+            let taken = seen.holder.taken();
+            if let Some((count, _)) = taken {
+                if std::mem::replace(&mut seen.taken, count) != count {
+                    seen.begin(now);
+                }
+            }
+            busy.push(Busy {
+                holder: Arc::clone(&seen.holder),
+                time: now.saturating_duration_since(seen.since),
+                key: taken.map(|(_, key)| key),
+            });
+        }
+        busy
+    }
+
+    /// See what is so, and have the limit learn it. Returns the limit, and in what time the next sample is due while a thread waits
+    /// for a permit; `None` if it does not adapt. A thread that has ended without a word gives its permit back.
+    pub(super) fn sample(
+        &mut self,
+        gate: &Gate,
+        load: Load,
+        limit: usize,
+    ) -> Option<(usize, Duration)> {
+        let mut adaptive = self.limit.take()?;
+        let now = Instant::now();
+        let mut dequeues = self.ended;
+        let mut long = 0;
+        for seen in &mut self.threads {
+            let word = seen.update(now);
+            dequeues = dequeues.wrapping_add(word.dequeues());
+            let is_long = || now.saturating_duration_since(seen.since) >= PERIOD;
+            long += usize::from(word.runs() && is_long());
+        }
+        let is_wanted = load.taken() >= limit
+            && load.polling() == 0
+            && load.has(Flag::PARKED)
+            && !load.has(Flag::EXPOSED);
+        let sample = Sample {
+            now: now.saturating_duration_since(self.made),
+            dequeues,
+            holding: load.running(),
+            long,
+            threads: self.threads.len(),
+            is_wanted,
+        };
+        let look = || self.look(gate, load.running());
+        let limit = adaptive.observe(sample, look);
+        let pause = adaptive.pause();
+        self.limit = Some(adaptive);
+        Some((limit, pause))
+    }
+
+    /// Look at a few of the threads that run, the next ones in turn. `None`: the system does not show whether they sleep.
+    fn look(&mut self, gate: &Gate, running: usize) -> Option<Look> {
+        let (mut busy, mut looked, mut asleep, mut first) = (0, 0, 0, 0);
+        let mut ended = None;
+        let begin = self.next.min(self.threads.len());
+        for index in (begin..self.threads.len()).chain(0..begin) {
+            let seen = &mut self.threads[index];
+            if !seen.word.runs() {
+                continue;
+            }
+            busy += 1;
+            if looked == LOOKED_AT {
+                continue;
+            }
+            looked += 1;
+            self.next = index + 1;
+            let sleeps = match seen.holder.state.activity() {
+                Activity::Asleep => true,
+                Activity::Running => false,
+                Activity::Ended => {
+                    // One that has run its destructors does not run by its own word.
+                    if seen.holder.word().runs() {
+                        ended = Some(Arc::clone(&seen.holder));
+                    }
+                    true
+                }
+                Activity::Unknown => return None,
+            };
+            let slept = std::mem::replace(&mut seen.was_asleep, sleeps);
+            asleep += usize::from(sleeps && slept);
+            first += usize::from(sleeps && !slept);
+        }
+        if first > 0 {
+            // They are looked at again.
+            self.next = begin;
+        }
+        if let Some(holder) = ended {
+            self.remove(&holder);
+            gate.leave();
+        }
+        // Those that the gate counts and that are not seen to run are on their way.
+        let of_all = |awake: usize| {
+            let seen = if looked > 0 {
+                (busy * awake).div_ceil(looked)
+            } else {
+                0
+            };
+            running.saturating_sub(busy) + seen
+        };
+        Some(Look {
+            least_running: of_all(looked - asleep - first),
+            most_running: of_all(looked - asleep),
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! [`Scheduler`]: the parked threads, and whom to wake.
+//!
+//! Two rules keep every packet moving. Whoever may break one calls [`Scheduler::settle`], which names the thread to wake:
+//!
+//! 1. While packets are queued, one thread is on its way to them ([`Flag::WAKING`]), if one polls, or if one is parked and a
+//!    permit is free. It takes what it has room for, and settles again: so threads wake one after the other, as long as there
+//!    is work and a permit for it, and one packet does not wake two threads.
+//! 2. While a thread is parked and nobody polls, a parked thread is released to poll, if a permit is free and nobody runs, or
+//!    the policy is eager. Otherwise one is the *watcher* ([`Flag::WATCHED`], [`super::watch`]), if watching helps: a permit is
+//!    free, or the limit may rise.
+
+use std::sync::Arc;
+
+use super::gate::{Flag, Gate, Load};
+use crate::engine::sync::Condvar;
+
+/// What a parked thread waits in. Each thread has its own.
+pub(in crate::engine) type Parker = Arc<Condvar>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Parked,
+    Watching,
+    /// It has a permit, and counts as polling, since then.
+    Released,
+}
+
+/// Whom to wake, once the lock is released.
+#[derive(Debug)]
+#[must_use]
+pub(in crate::engine) enum Wake {
+    Nobody,
+    /// The parked thread in this parker.
+    Parked(Parker),
+    /// A thread that polls.
+    Polling,
+}
+
+/// What decides whom to wake.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Rules {
+    /// How many threads may hold a permit at this moment.
+    pub(in crate::engine) limit: usize,
+    /// How many may poll.
+    pub(in crate::engine) pollers: usize,
+    /// A free permit is polled in, whoever runs.
+    pub(in crate::engine) is_eager: bool,
+    /// The limit may rise.
+    pub(in crate::engine) adapts: bool,
+}
+
+impl Rules {
+    fn is_free(&self, load: Load) -> bool {
+        load.taken() < self.limit
+    }
+
+    /// Whether a parked thread is to poll, while nobody does.
+    fn is_poller_missing(&self, load: Load) -> bool {
+        self.is_free(load) && (self.is_eager || load.running() == 0)
+    }
+
+    /// Whether the watcher can help, while nobody polls.
+    fn watching_helps(&self, load: Load) -> bool {
+        self.is_free(load) || self.adapts && !load.has(Flag::EXPOSED)
+    }
+
+    /// Whether [`Scheduler::settle`] may have something to do, as far as can be told without the lock.
+    #[inline]
+    pub(in crate::engine) fn may_have_to_settle(&self, load: Load, queued: usize) -> bool {
+        if queued > 0 && (load.polling() > 0 || load.has(Flag::PARKED) || load.has(Flag::EXPOSED)) {
+            return true;
+        }
+        load.has(Flag::PARKED)
+            && load.polling() == 0
+            && (self.is_poller_missing(load)
+                || !load.has(Flag::WATCHED) && self.watching_helps(load))
+    }
+}
+
+/// The threads that are parked, the newest last.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Scheduler {
+    parked: Vec<(Parker, State)>,
+}
+
+impl Scheduler {
+    pub(super) fn park(&mut self, gate: &Gate, parker: &Parker) {
+        self.parked.push((Parker::clone(parker), State::Parked));
+        gate.raise(Flag::PARKED);
+    }
+
+    /// It continues, released or not. Returns whether it was.
+    pub(super) fn unpark(&mut self, gate: &Gate, parker: &Parker) -> bool {
+        let Some(index) = self.position(parker) else {
+            return false;
+        };
+        let (_, state) = self.parked.remove(index);
+        if state == State::Watching {
+            gate.lower(Flag::WATCHED);
+        }
+        self.publish(gate);
+        state == State::Released
+    }
+
+    fn position(&self, parker: &Parker) -> Option<usize> {
+        self.parked.iter().position(|it| Arc::ptr_eq(&it.0, parker))
+    }
+
+    fn is(&self, parker: &Parker, state: State) -> bool {
+        let mut parked = self.parked.iter();
+        parked.any(|it| it.1 == state && Arc::ptr_eq(&it.0, parker))
+    }
+
+    fn publish(&self, gate: &Gate) {
+        if self.parked.iter().all(|it| it.1 == State::Released) {
+            gate.lower(Flag::PARKED);
+        }
+    }
+
+    pub(super) fn is_released(&self, parker: &Parker) -> bool {
+        self.is(parker, State::Released)
+    }
+
+    pub(super) fn watches(&self, parker: &Parker) -> bool {
+        self.is(parker, State::Watching)
+    }
+
+    /// How many threads are parked, without those that are released.
+    pub(in crate::engine) fn parked(&self) -> usize {
+        let parked = self.parked.iter();
+        parked.filter(|it| it.1 != State::Released).count()
+    }
+
+    /// Release the newest parked thread, if a permit is free: it takes what is queued, and then polls.
+    pub(super) fn release(&mut self, gate: &Gate, rules: &Rules) -> Wake {
+        let mut parked = self.parked.iter_mut();
+        let Some(newest) = parked.rfind(|it| it.1 != State::Released) else {
+            return Wake::Nobody;
+        };
+        if !gate.take_to_poll(rules.limit, rules.pollers) {
+            return Wake::Nobody;
+        }
+        if std::mem::replace(&mut newest.1, State::Released) == State::Watching {
+            gate.lower(Flag::WATCHED);
+        }
+        let parker = Parker::clone(&newest.0);
+        self.publish(gate);
+        Wake::Parked(parker)
+    }
+
+    /// The oldest parked thread becomes the watcher, if there is none.
+    fn give_watch(&mut self, gate: &Gate) -> Wake {
+        match self.parked.iter_mut().find(|it| it.1 == State::Parked) {
+            Some(oldest) if gate.raise(Flag::WATCHED) => {
+                oldest.1 = State::Watching;
+                Wake::Parked(Parker::clone(&oldest.0))
+            }
+            _ => Wake::Nobody,
+        }
+    }
+
+    /// The watcher stops watching: another thread polls. It continues if that one does not any more.
+    pub(super) fn end_watch(&mut self, gate: &Gate, parker: &Parker) {
+        let Some(index) = self.position(parker) else {
+            return;
+        };
+        self.parked[index].1 = State::Parked;
+        if gate.lower(Flag::WATCHED).polling() == 0 && gate.raise(Flag::WATCHED) {
+            self.parked[index].1 = State::Watching;
+        }
+    }
+
+    /// Whom to wake, if one of the two rules requires it.
+    pub(in crate::engine) fn settle(&mut self, gate: &Gate, queued: usize, rules: &Rules) -> Wake {
+        let load = gate.latest();
+        // Without a thread that polls, the wake-up before was for whoever polls next.
+        if queued > 0 && !(load.has(Flag::WAKING) && load.polling() > 0) {
+            if load.polling() > 0 {
+                return self.wake_polling(gate);
+            }
+            let wake = self.release(gate, rules);
+            if let Wake::Parked(_) = wake {
+                gate.raise(Flag::WAKING);
+                return wake;
+            }
+        }
+        if load.polling() > 0 || !load.has(Flag::PARKED) {
+            return Wake::Nobody;
+        }
+        if rules.is_poller_missing(load) {
+            let wake = self.release(gate, rules);
+            if let Wake::Parked(_) = wake {
+                return wake;
+            }
+        }
+        match rules.watching_helps(load) {
+            true => self.give_watch(gate),
+            false => Wake::Nobody,
+        }
+    }
+
+    /// Wake a thread that polls, or the next one to poll, for what is queued.
+    pub(in crate::engine) fn wake_polling(&self, gate: &Gate) -> Wake {
+        gate.raise(Flag::WAKING);
+        Wake::Polling
+    }
+
+    /// All parked threads, to wake because the port is closed.
+    pub(in crate::engine) fn parkers(&self) -> Vec<Parker> {
+        self.parked.iter().map(|it| Parker::clone(&it.0)).collect()
+    }
+}
