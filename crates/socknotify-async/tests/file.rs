@@ -242,10 +242,13 @@ fn a_read_of_nothing_after_one_that_was_dropped_has_nothing() -> io::Result<()> 
         File::open("Cargo.toml")?.read_to_end(&mut all).await?;
         let mut bytes = [0; 10];
         file.read_exact(&mut bytes).await?;
-        let is_begun = is_pending(pin!(file.read(&mut bytes)));
+        // A read may also end at once.
+        while !is_pending(pin!(file.read(&mut bytes))) {
+            assert_eq!(file.seek(SeekFrom::Start(10)).await?, 10);
+        }
         assert_eq!(file.read(&mut []).await?, 0);
         file.read_exact(&mut bytes).await?;
-        assert!(is_begun && bytes == all[10..20]);
+        assert_eq!(bytes, all[10..20]);
         Ok(())
     })
 }
