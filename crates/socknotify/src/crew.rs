@@ -13,8 +13,8 @@ use crate::drops::drop_all;
 pub type OnLimit = dyn Fn(bool) + Send + Sync;
 
 /// The threads of a server, which are started as they are needed: when the last one that waits gets work, another one starts.
-/// The more block, the more are to wait, up to one for each place and one that watches: if there was only one, each place that
-/// is left would have to wait until that one has work, and the next one is started and waits.
+/// The more block, the more are to wait: the limit of those that run never exceeds the threads that there are, and a crowd that
+/// blocks at once would wait for it to rise by one thread at a time.
 ///
 /// If the system refuses to start one, each thread that begins to work tries again, and so does one that waits.
 pub struct Crew {
@@ -137,7 +137,7 @@ impl Crew {
     pub fn needs_another(&self) -> bool {
         let (threads, waiting) = self.counts();
         let blocked = threads.saturating_sub(waiting + self.places);
-        waiting <= blocked.min(self.places)
+        waiting <= blocked.min(self.places.max(blocked / 2))
     }
 
     /// A thread waits again.
@@ -268,7 +268,7 @@ mod tests {
         let mut waiting = Vec::new();
         crew.start();
         crew.start();
-        for _ in 0..6 {
+        for _ in 0..12 {
             if crew.begin_work() {
                 crew.start();
                 if crew.needs_another() {
@@ -277,7 +277,7 @@ mod tests {
             }
             waiting.push(crew.waiting());
         }
-        assert_eq!(waiting, [1, 1, 2, 3, 3, 3]);
+        assert_eq!(waiting, [1, 1, 2, 3, 3, 3, 3, 4, 4, 5, 5, 6]);
     }
 
     #[test]
