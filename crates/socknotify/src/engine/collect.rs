@@ -12,9 +12,8 @@ use super::{Alarm, Core, Engine, Packet, Scratch};
 use crate::sys::Fd;
 use crate::{Entry, Events};
 
-/// How many calls in a row, over all threads, may go without asking the backend for as many reports as they have room
-/// for.
-const SKIPS: u32 = 7;
+/// How many packets and reports may come out, over all threads, before the backend is asked again.
+const SKIPS: u32 = 8;
 
 /// For so long they may, in microseconds.
 const SKIPPED_FOR: u64 = 100;
@@ -97,13 +96,13 @@ impl<B: Backend> Engine<B> {
         self.skips.load(Ordering::Relaxed) == FULL
     }
 
-    /// Count a call that did not ask the backend.
-    pub(super) fn on_skipped(&self) {
-        let _ = self
-            .skips
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(1).filter(|&left| left < SKIPS)
-            });
+    /// Count what came out of a call without asking the backend.
+    fn on_skipped(&self, count: usize) {
+        let order = Ordering::Relaxed;
+        let _ = self.skips.fetch_update(order, order, |left| {
+            let is_due = (1..=SKIPS).contains(&left);
+            is_due.then(|| left.saturating_sub(count as u32))
+        });
     }
 
     /// Count a call that did. If it came back with as many reports as it had room for, the next one has to ask too.
@@ -165,7 +164,7 @@ impl<B: Backend> Engine<B> {
         let count = wait.room - deliveries.entries.len();
         match waited.asked {
             true => self.on_asked(&waited, wait.room),
-            false if wait.room > 0 && count > 0 => self.on_skipped(),
+            false if wait.room > 0 && count > 0 => self.on_skipped(count),
             false => {}
         }
         if waited.alarmed || !scratch.packets.is_empty() {
@@ -319,6 +318,7 @@ impl<B: Backend> Engine<B> {
             core.queue.shrink_to(KEPT);
         }
         self.publish_queued(&core);
+        self.on_skipped(count);
         // This thread was on its way. Others are, if its call finds that something is left.
         self.gate.lower_waking();
         count

@@ -84,7 +84,7 @@ pub(crate) struct Engine<B: Backend> {
     gate: Gate,
     /// The length of the queue.
     queued: AtomicUsize,
-    /// How many more calls in a row may go without asking the backend for reports.
+    /// How many packets and reports more may come out before the backend is asked.
     skips: AtomicU32,
     /// When the backend was asked last and had no more than there was room for, and when the alarm is due, in microseconds.
     asked: AtomicU64,

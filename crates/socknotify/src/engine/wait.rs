@@ -289,7 +289,6 @@ impl<B: Backend> Engine<B> {
             count = self.ask_now(call, &mut entries[..room]).0;
         } else {
             self.arm(call.scratch, call.registrations);
-            self.on_skipped();
         }
         count + self.take_packets(&mut entries[count..])
     }

@@ -70,6 +70,35 @@ fn e1_an_alarm_is_late_by_one_batch_at_most(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+/// (a) Beside a queue that is never empty, a socket that is ready waits for eight packets at most before the kernel is asked.
+#[for_every_backend(with_permits)]
+fn e1_after_eight_packets_the_kernel_is_asked(backend: Backend) -> io::Result<()> {
+    let port = port_with(backend, 1)?;
+    let pair = Pair::unix()?;
+    for (room, most) in [(16, 1), (8, 1), (3, 3), (1, 10)] {
+        for _ in 0..100 {
+            port.post_all(&[Entry::new(7, 0, 0); 200])?;
+            port.enable(&pair.ours, 1, EventFilter::IN, ONCE)?;
+            let mut entries = [Entry::default(); 16];
+            let mut has_come = || -> io::Result<bool> {
+                let found = port.dequeue(&mut entries[..room], Some(PATIENCE))?;
+                Ok(found.iter().any(|it| it.completion_key == 1))
+            };
+            // This asks, and finds nothing.
+            assert!(!has_come()?);
+            pair.send()?;
+            let mut calls = 1;
+            while !has_come()? {
+                calls += 1;
+            }
+            assert!(calls <= most, "room {room}: after {calls} calls");
+            pair.drain()?;
+            while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
+        }
+    }
+    Ok(())
+}
+
 /// (a) Beside a queue that is never empty, a socket waits for one packet that takes long to handle, or two.
 #[for_every_backend]
 fn e1_packets_that_take_long_keep_no_socket_waiting(backend: Backend) -> io::Result<()> {
