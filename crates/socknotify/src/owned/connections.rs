@@ -123,6 +123,8 @@ pub(super) struct Wish {
     pub(super) is_drained: bool,
     /// In ticks.
     pub(super) deadline: u64,
+    /// It is ready at once.
+    pub(super) is_buffered: bool,
 }
 
 /// What is left to do once something was put into its slot.
@@ -389,6 +391,7 @@ impl<T> Connections<T> {
         let system = self.port.system();
         let arm =
             |arming, is_drained| system.enable_owned(socket, key, wish.filter, arming, is_drained);
+        place.record.set_buffered(wish.is_buffered);
         let put = place.record.put(armed, wish.filter, wish.is_drained, arm);
         let (left, is_new) = match put {
             Ok(Put::Armed { left, is_new }) => (left, is_new),

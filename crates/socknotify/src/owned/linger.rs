@@ -107,6 +107,7 @@ pub(super) fn on_event<T: Source, M>(
         filter: EventFilter::IN,
         is_drained: false,
         deadline,
+        is_buffered: false,
     };
     match connections.put(held.into_node(), &wish) {
         Ok(to_do) => {

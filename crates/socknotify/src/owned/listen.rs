@@ -90,6 +90,7 @@ impl<T: Source, M> Port<T, M> {
                 filter: listener.filter(),
                 is_drained: false,
                 deadline: NEVER,
+                is_buffered: false,
             };
             let put = connections.put_listener(key, &wish);
             if let Some(registration) = put.and_then(|to_do| to_do.arm()) {

@@ -23,7 +23,7 @@
 //! | wait, and for how long | [`Worker::arm`] with an [`Interest`]: [`within`](Interest::within), [`until`](Interest::until) |
 //! | wake a connection from elsewhere | [`Port::cancel`] with its [`Id`] |
 //! | send messages, now or later | [`Port::send`], [`Port::send_after`], [`Port::send_every`] |
-//! | keep what was received or is to be sent | [`Input`], [`Output`] |
+//! | keep what was received or is to be sent | [`Buffered`], [`Input`], [`Output`] |
 //! | limit the time of several blocking calls | [`Limited`] |
 //! | read and write files | [`Port::adopt_file`], [`Worker::begin`] |
 //! | share a UDP socket | [`Port::share`] |
@@ -128,6 +128,7 @@
 //! ```
 
 // Each group uses those before it.
+mod buffered;
 mod buffers;
 mod interest;
 #[cfg(all(test, interleavings))]
@@ -164,6 +165,7 @@ mod worker;
 pub use crate::operations::{
     Buffer, FileCompletion, FileDriver, FileOperation, OperationId, PortFile,
 };
+pub use buffered::Buffered;
 pub use buffers::{Input, Output, unacknowledged};
 pub use builder::Builder;
 pub use closed::Closed;

@@ -21,7 +21,8 @@ use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
 use crate::slots::Token;
 use crate::sys::RawSocket;
 use crate::{
-    CompletionPort, Error, RegisterError, Registration, RegistrationError, Snapshot, Trigger,
+    CompletionPort, Error, EventFilter, RegisterError, Registration, RegistrationError, Snapshot,
+    Trigger,
 };
 
 /// A completion port that owns connections of type `T`, and carries messages of type `M`.
@@ -465,17 +466,19 @@ impl<T, M> Shared<T, M> {
             connection.is_of(&self.connections),
             "a connection is armed in the port that adopted it"
         );
+        let filter = interest.filter;
         let socket = raw(&*connection);
+        let is_buffered = filter.contains(EventFilter::IN) && connection.has_buffered();
         let mut node = connection.into_node();
         if socket != node.readiness.socket() {
             return Err(Notice::Refused(node, RegistrationError::NotASocket));
         }
-        let filter = interest.filter;
         let deadline = interest.deadline();
         let wish = Wish {
             filter,
             is_drained: node.readiness.take(filter),
             deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
+            is_buffered,
         };
         let token = node.token;
         match self.connections.put(node, &wish) {

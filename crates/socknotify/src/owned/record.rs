@@ -31,6 +31,8 @@ bitflags! {
         const TIMED_OUT = 1 << 2;
         const DRAINING = 1 << 3;
         const CANCELLED = 1 << 4;
+        /// It has bytes that were read ahead: after all others, of which some end it.
+        const BUFFERED = 1 << 5;
     }
 }
 
@@ -142,6 +144,12 @@ impl<V> Record<V> {
     /// What it was armed for last.
     pub(super) fn filter(&self) -> EventFilter {
         self.filter
+    }
+
+    /// Whether what is put in next is ready at once, whatever the port beneath reports.
+    #[inline]
+    pub(super) fn set_buffered(&mut self, is_buffered: bool) {
+        self.reasons.set(Reasons::BUFFERED, is_buffered);
     }
 
     /// Put something in, and arm it beneath, or have it interrupted. If the port beneath refuses, it comes back.

@@ -42,6 +42,41 @@ pub trait Source {
     /// The socket.
     fn socket(&self) -> BorrowedSocket<'_>;
 
+    /// Whether this has bytes that were received and not handled: read ahead, as a [`BufReader`](std::io::BufReader) does, or decrypted.
+    ///
+    /// Their socket may have nothing more, and so would not be ready: a connection that is armed for IN, and that has such
+    /// bytes, gets [`Event::Ready`](super::Event::Ready) at once, behind what is ready already. The port asks when the
+    /// connection is [armed](super::Worker::arm).
+    ///
+    /// Return false if it takes more bytes to go on: part of a line, or of a record. Else the connection is ready again and again.
+    ///
+    /// False, unless it is implemented. [`Buffered`](super::Buffered) has a stream and its `BufReader` in one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::TcpStream;
+    /// use socknotify::owned::{BorrowedSocket, Input, Source};
+    ///
+    /// struct Client {
+    ///     stream: TcpStream,
+    ///     input: Input,
+    /// }
+    ///
+    /// impl Source for Client {
+    ///     fn socket(&self) -> BorrowedSocket<'_> {
+    ///         self.stream.socket()
+    ///     }
+    ///
+    ///     fn has_buffered(&self) -> bool {
+    ///         self.input.rest().contains(&b'\n')
+    ///     }
+    /// }
+    /// ```
+    fn has_buffered(&self) -> bool {
+        false
+    }
+
     /// A port has adopted this, also as the connection of a listener, and calls it by this `Id`.
     ///
     /// Keep the `Id` to find the connection in tables of your own. When the connection has ended, it is dropped: so

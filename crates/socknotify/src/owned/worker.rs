@@ -569,6 +569,7 @@ impl<T: Source, M> Worker<T, M> {
             filter: round.filter,
             is_drained: round.is_drained,
             deadline: until.unwrap_or(NEVER),
+            is_buffered: false,
         };
         if let Some(to_do) = shared.connections.put_listener(key, &wish) {
             if to_do.is_late {
@@ -690,6 +691,12 @@ fn other_event<T: Source, M>(
     match reason {
         None if node.readiness.is_connecting() => connect::outcome(node, events),
         None => Event::Ready(Held::from_node(node), events),
+        Some(Reasons::BUFFERED) => Event::Ready(Held::from_node(node), Events::IN),
+        Some(Reasons::TIMED_OUT)
+            if filter.contains(EventFilter::IN) && node.value.has_buffered() =>
+        {
+            Event::Ready(Held::from_node(node), Events::IN)
+        }
         Some(Reasons::TIMED_OUT) => {
             // A condition may have held first, and its report be on the way still.
             match sys::conditions(node.readiness.socket(), filter) {
@@ -966,6 +973,7 @@ mod tests {
             filter: EventFilter::NONE,
             is_drained: false,
             deadline: shared.deadlines.ticks_until(far),
+            is_buffered: false,
         };
         let put = shared.connections.put(held.into_node(), &wish);
         assert!(put.is_ok_and(|to_do| to_do.is_late));

@@ -8,6 +8,7 @@ extern crate socknotify_test_macros;
 mod support;
 
 mod backlog;
+mod buffered;
 mod closes;
 mod connect;
 mod deadlines;
