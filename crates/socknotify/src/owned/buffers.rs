@@ -9,10 +9,10 @@ use crate::sys;
 /// How much is received at once.
 const RECEIVED: usize = 4096;
 
-/// Bytes that were received, to be taken line by line.
+/// Bytes that were received, to be taken line by line, or by length.
 ///
-/// Keep it in `T`, beside the stream. It uses no memory beyond the longest line and 4 KiB, however much the peer sends,
-/// since it receives only when it is asked to.
+/// Keep it in `T`, beside the stream. It uses no memory beyond the longest line or message and 4 KiB, however much the peer
+/// sends, since it receives only when it is asked to.
 ///
 /// # Examples
 ///
@@ -30,63 +30,110 @@ const RECEIVED: usize = 4096;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// A protocol by length, here of one byte:
+///
+/// ```
+/// use socknotify::owned::Input;
+///
+/// /// The next message, if it is complete.
+/// fn message(input: &mut Input) -> Option<&[u8]> {
+///     let length = usize::from(*input.bytes().first()?);
+///     input.take(1 + length).map(|message| &message[1..])
+/// }
+///
+/// # fn main() -> std::io::Result<()> {
+/// let mut input = Input::new(1 + 255);
+/// input.receive(&b"\x03one\x05th"[..])?;
+/// assert_eq!(message(&mut input), Some(&b"one"[..]));
+/// assert_eq!(message(&mut input), None);
+/// input.receive(&b"ree"[..])?;
+/// assert_eq!(message(&mut input), Some(&b"three"[..]));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Input {
-    bytes: Vec<u8>,
-    /// What is before this was taken.
-    taken: usize,
+    /// Memory. What was received and not taken is in `start..end`.
+    memory: Vec<u8>,
+    start: usize,
+    end: usize,
     /// Up to here there is no end of a line.
     searched: usize,
     longest: usize,
+    /// Something was taken since it received last.
+    has_taken: bool,
 }
 
 impl Input {
-    /// Makes one for lines of this many bytes. A longer one is an error, unless it is complete: so a line may be longer by 4 KiB.
+    /// Makes one for lines or messages of this many bytes. A longer one is an error, unless it is complete: so one may be longer
+    /// by 4 KiB.
     pub const fn new(longest: usize) -> Self {
         Input {
-            bytes: Vec::new(),
-            taken: 0,
+            memory: Vec::new(),
+            start: 0,
+            end: 0,
             searched: 0,
             longest,
+            has_taken: false,
         }
     }
 
-    /// Receives once, at most 4 KiB. Returns false at the end of the stream. If nothing is there, that is no error.
+    /// Receives once, as much as there is memory for: 4 KiB at least, and no more than the longest line or message and 4 KiB.
+    /// Returns false at the end of the stream. If nothing is there, that is no error.
     ///
-    /// Take all lines before the next call.
+    /// While more than the longest line or message is there, and something was taken since the last call, it receives nothing: take
+    /// what is there.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidData`] if a line is too long; otherwise the stream's.
+    /// [`ErrorKind::InvalidData`] if a line or message is too long: more than that is there, and nothing was taken since the last
+    /// call; otherwise the stream's.
     pub fn receive(&mut self, mut stream: impl Read) -> io::Result<bool> {
-        self.bytes.drain(..self.taken);
-        self.searched -= std::mem::take(&mut self.taken);
-        if self.bytes.len() > self.longest && self.searched == self.bytes.len() {
-            return Err(io::Error::new(ErrorKind::InvalidData, "a line is too long"));
+        let has_taken = std::mem::take(&mut self.has_taken);
+        if self.bytes().len() > self.longest {
+            let error = || io::Error::new(ErrorKind::InvalidData, "a line or message is too long");
+            return has_taken.then_some(true).ok_or_else(error);
         }
-        let before = self.bytes.len();
-        self.bytes.resize(before + RECEIVED, 0);
-        let received = stream.read(&mut self.bytes[before..]);
-        self.bytes
-            .truncate(before + received.as_ref().map_or(0, |&length| length));
-        match received {
-            Ok(length) => Ok(length > 0),
+        if self.start == self.end {
+            (self.start, self.end, self.searched) = (0, 0, 0);
+        }
+        if self.memory.len() - self.end < RECEIVED {
+            self.make_room();
+        }
+        match stream.read(&mut self.memory[self.end..]) {
+            Ok(length) => {
+                self.end += length;
+                Ok(length > 0)
+            }
             Err(error) if is_temporary(&error) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
+    /// Move what is there to the beginning, and double the memory if that does not do.
+    #[cold]
+    fn make_room(&mut self) {
+        self.memory.copy_within(self.start..self.end, 0);
+        self.searched -= self.start;
+        self.end -= self.start;
+        self.start = 0;
+        if self.memory.len() - self.end < RECEIVED {
+            let most = self.longest.saturating_add(RECEIVED);
+            let room = (self.end * 2).min(most).max(self.end + RECEIVED);
+            self.memory.resize(room, 0);
+        }
+    }
+
     /// The next complete line, without its end, `\n` or `\r\n`.
     pub fn line(&mut self) -> Option<&[u8]> {
-        let end = self.bytes[self.searched..]
-            .iter()
-            .position(|&byte| byte == b'\n');
-        let Some(end) = end.map(|end| self.searched + end) else {
-            self.searched = self.bytes.len();
+        let unsearched = &self.memory[self.searched..self.end];
+        let Some(length) = unsearched.iter().position(|&byte| byte == b'\n') else {
+            self.searched = self.end;
             return None;
         };
-        let line = &self.bytes[self.taken..end];
-        self.taken = end + 1;
-        self.searched = self.taken;
+        let length = self.searched + length + 1 - self.start;
+        let line = self.take(length)?;
+        let line = &line[..length - 1];
         Some(line.strip_suffix(b"\r").unwrap_or(line))
     }
 
@@ -123,9 +170,37 @@ impl Input {
         self.line().map(<[u8]>::to_vec)
     }
 
-    /// What was received and not taken: a part of a line, once all lines were taken.
-    pub fn rest(&self) -> &[u8] {
-        &self.bytes[self.taken..]
+    /// What was received and not taken.
+    ///
+    /// For a parser: what it has used, [take](Self::take).
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.end]
+    }
+
+    /// Takes the next bytes, this many. `None`, and nothing is taken, if fewer are there.
+    #[doc(alias = "consume")]
+    #[doc(alias = "advance")]
+    pub fn take(&mut self, count: usize) -> Option<&[u8]> {
+        if count > self.bytes().len() {
+            return None;
+        }
+        let from = self.start;
+        self.start += count;
+        self.searched = self.searched.max(self.start);
+        self.has_taken |= count > 0;
+        Some(&self.memory[from..self.start])
+    }
+
+    /// Gives the memory back if nothing is in it. The next [`receive`](Self::receive) allocates it: for many connections that are
+    /// idle.
+    #[doc(alias = "shrink_to_fit")]
+    pub fn shrink(&mut self) {
+        if self.bytes().is_empty() {
+            *self = Input {
+                has_taken: self.has_taken,
+                ..Input::new(self.longest)
+            };
+        }
     }
 }
 
@@ -303,7 +378,7 @@ fn is_temporary(error: &io::Error) -> bool {
 impl fmt::Debug for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Input")
-            .field("rest", &self.rest().len())
+            .field("bytes", &self.bytes().len())
             .finish_non_exhaustive()
     }
 }
@@ -349,7 +424,7 @@ mod tests {
                 }
             }
             assert_eq!(lines, [&b"one"[..], b"", b"two and more", b"", b"three"]);
-            assert_eq!(input.rest(), b"rest");
+            assert_eq!(input.bytes(), b"rest");
         }
     }
 
@@ -369,7 +444,50 @@ mod tests {
             }
         };
         assert_eq!((lines, error.kind()), (1, ErrorKind::InvalidData));
-        assert!(input.rest().len() <= 1000 + RECEIVED);
+        assert!(input.bytes().len() <= 1000 + RECEIVED);
+    }
+
+    #[test]
+    fn what_is_taken_by_length_comes_whole_however_it_arrives() {
+        let mut text = Vec::new();
+        let messages: Vec<_> = (0..50)
+            .map(|length| vec![length as u8; length * 40])
+            .collect();
+        for message in &messages {
+            text.extend(u16::try_from(message.len()).expect("it fits").to_be_bytes());
+            text.extend(message);
+        }
+        for step in [1, 2, 3, 1000, 4096, 10_000] {
+            let (mut stream, mut input) = (Trickle(&text, step), Input::new(2 + 1960));
+            let mut taken = Vec::new();
+            while taken.len() < messages.len() {
+                assert!(input.receive(&mut stream).expect("none is too long"));
+                // One for each call, as with one event for each.
+                let Some(&[high, low]) = input.bytes().first_chunk() else {
+                    continue;
+                };
+                let length = usize::from(u16::from_be_bytes([high, low]));
+                taken.extend(input.take(2 + length).map(|it| it[2..].to_vec()));
+                assert!(input.bytes().len() <= 1962 + RECEIVED);
+            }
+            assert_eq!(taken, messages);
+            assert_eq!(input.bytes(), b"");
+            input.shrink();
+            assert_eq!(input.memory.capacity(), 0);
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_an_error() {
+        let text = [7; 20_000];
+        let (mut stream, mut input) = (Trickle(&text, usize::MAX), Input::new(1000));
+        assert!(input.receive(&mut stream).expect("it may be complete"));
+        assert_eq!(input.take(10_000), None);
+        let error = input.receive(&mut stream).expect_err("it is too long");
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        // What is there can still be taken.
+        assert_eq!(input.take(1).map(<[u8]>::len), Some(1));
+        assert!(input.receive(&mut stream).expect("something was taken"));
     }
 
     /// Takes this many bytes, in steps.

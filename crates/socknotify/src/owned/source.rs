@@ -69,7 +69,7 @@ pub trait Source {
     ///     }
     ///
     ///     fn has_buffered(&self) -> bool {
-    ///         self.input.rest().contains(&b'\n')
+    ///         self.input.bytes().contains(&b'\n')
     ///     }
     /// }
     /// ```
