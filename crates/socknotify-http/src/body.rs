@@ -1,0 +1,344 @@
+//! [`RequestBody`]: what a handler reads of a request.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, StatusCode};
+use socknotify::owned::{Input, Limited};
+
+use crate::head::{self, Framing};
+use crate::limits::Limits;
+
+/// The longest line that begins a chunk: its length, and what a client adds to it.
+const CHUNK_LINE: usize = 256;
+
+/// What a handler has left of a body is received and dropped up to this much. With more than that, the connection ends.
+const UNREAD: u64 = 64 << 10;
+
+/// From this room on, a read goes into the handler's buffer, and not through the connection's.
+const DIRECT: usize = 1024;
+
+/// The body of a [`Request`](crate::Request). To read it waits for the client.
+///
+/// It is read by the handler, if at all: a client that sends `Expect: 100-continue` is asked for it by the first read. If a read
+/// fails because the client breaks a rule, the request is answered with what the client did, in place of what the handler returns:
+///
+/// | error | the body | answer |
+/// |---|---|---|
+/// | [`InvalidData`](ErrorKind::InvalidData) | is not well formed | 400 |
+/// | [`TimedOut`](ErrorKind::TimedOut) | comes too slowly | 408 |
+/// | [`FileTooLarge`](ErrorKind::FileTooLarge) | is longer than [`Limits::body`] | 413 |
+/// | [`UnexpectedEof`](ErrorKind::UnexpectedEof) | ends early | none |
+pub struct RequestBody<'a> {
+    stream: &'a TcpStream,
+    input: &'a mut Input,
+    peer: SocketAddr,
+    limits: &'a Limits,
+    state: State,
+    /// The client waits to be asked.
+    must_ask: bool,
+    received: u64,
+    /// When the first read began.
+    begun: Option<Instant>,
+    failed: Option<ErrorKind>,
+    trailers: HeaderMap,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// So many bytes are left of the body, or of a chunk.
+    Length(u64),
+    Chunk(u64),
+    /// The line that begins a chunk is next, or the end of one, or trailers.
+    ChunkLine,
+    ChunkEnd,
+    Trailers,
+    Done,
+}
+
+impl<'a> RequestBody<'a> {
+    pub(crate) fn new(
+        stream: &'a TcpStream,
+        input: &'a mut Input,
+        peer: SocketAddr,
+        limits: &'a Limits,
+        framing: Framing,
+        must_ask: bool,
+    ) -> Self {
+        RequestBody {
+            stream,
+            input,
+            peer,
+            limits,
+            state: match framing {
+                Framing::Length(0) => State::Done,
+                Framing::Length(length) => State::Length(length),
+                Framing::Chunked => State::ChunkLine,
+            },
+            must_ask,
+            received: 0,
+            begun: None,
+            failed: None,
+            trailers: HeaderMap::new(),
+        }
+    }
+
+    /// The client's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// How many bytes are left to read; `None` if the client does not say.
+    pub fn remaining(&self) -> Option<u64> {
+        match self.state {
+            State::Length(left) => Some(left),
+            State::Done => Some(0),
+            _ => None,
+        }
+    }
+
+    /// What the client sent after a body in chunks: empty before that was read to its end.
+    pub fn trailers(&self) -> &HeaderMap {
+        &self.trailers
+    }
+
+    /// What the client did wrong, as far as it was read; an error without a status has no answer.
+    pub(crate) fn failure(&self) -> Option<Option<StatusCode>> {
+        self.failed.map(|kind| match kind {
+            ErrorKind::InvalidData => Some(StatusCode::BAD_REQUEST),
+            ErrorKind::TimedOut => Some(StatusCode::REQUEST_TIMEOUT),
+            ErrorKind::FileTooLarge => Some(StatusCode::PAYLOAD_TOO_LARGE),
+            _ => None,
+        })
+    }
+
+    /// Receive and drop what the handler has left. True if the next request may follow.
+    pub(crate) fn skip(&mut self) -> bool {
+        let is_short = match self.state {
+            State::Done => return true,
+            State::Length(left) => left <= UNREAD,
+            _ => true,
+        };
+        // It may send the body, or not.
+        if !is_short || self.must_ask {
+            return false;
+        }
+        let skipped = io::copy(&mut self.by_ref().take(UNREAD), &mut io::sink());
+        skipped.is_ok() && self.state == State::Done
+    }
+
+    fn stream(&mut self) -> Limited<&'a TcpStream> {
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        let earned = self.received / self.limits.body_rate.max(1);
+        let time = self.limits.body_time + Duration::from_secs(earned);
+        match begun.checked_add(time) {
+            Some(end) => Limited::until(self.stream, end),
+            None => Limited::within(self.stream, Duration::MAX),
+        }
+    }
+
+    /// Have the client send the body.
+    fn ask(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.must_ask) && self.input.bytes().is_empty() {
+            self.stream().write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        }
+        Ok(())
+    }
+
+    /// Receive more into the connection's buffer.
+    fn receive(&mut self) -> io::Result<()> {
+        self.ask()?;
+        let before = self.input.bytes().len();
+        let mut stream = self.stream();
+        // Nothing is not the end of it here: `Limited` fails in its place.
+        match self.input.receive(&mut stream)? && self.input.bytes().len() > before {
+            true => Ok(()),
+            false => Err(ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Read of what there are so many bytes of.
+    fn read_some(&mut self, buffer: &mut [u8], left: u64) -> io::Result<usize> {
+        let room = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        let buffer = &mut buffer[..room];
+        if self.input.bytes().is_empty() {
+            if room >= DIRECT {
+                self.ask()?;
+                return match self.stream().read(buffer)? {
+                    0 => Err(ErrorKind::UnexpectedEof.into()),
+                    count => Ok(count),
+                };
+            }
+            self.receive()?;
+        }
+        let count = room.min(self.input.bytes().len());
+        if let Some(bytes) = self.input.take(count) {
+            buffer[..count].copy_from_slice(bytes);
+        }
+        Ok(count)
+    }
+
+    fn read_any(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.state = match self.state {
+                State::Done => return Ok(0),
+                State::Length(0) => State::Done,
+                State::Chunk(0) => State::ChunkEnd,
+                State::Length(left) | State::Chunk(left) => {
+                    let count = self.read_some(buffer, left)?;
+                    self.received += count as u64;
+                    let left = left - count as u64;
+                    self.state = match self.state {
+                        State::Length(_) => State::Length(left),
+                        _ => State::Chunk(left),
+                    };
+                    // So that its end is known with its last byte.
+                    if self.state == State::Length(0) {
+                        self.state = State::Done;
+                    }
+                    return Ok(count);
+                }
+                State::ChunkEnd => match self.input.bytes() {
+                    [b'\r', b'\n', ..] => {
+                        self.input.take(2);
+                        State::ChunkLine
+                    }
+                    [] | [b'\r'] => {
+                        self.receive()?;
+                        continue;
+                    }
+                    _ => return Err(ErrorKind::InvalidData.into()),
+                },
+                State::ChunkLine => match chunk_length(self.input.bytes())? {
+                    Some((length, line)) => {
+                        if length.saturating_add(self.received) > self.limits.body {
+                            return Err(ErrorKind::FileTooLarge.into());
+                        }
+                        self.input.take(line);
+                        match length {
+                            0 => State::Trailers,
+                            length => State::Chunk(length),
+                        }
+                    }
+                    None => {
+                        self.receive()?;
+                        continue;
+                    }
+                },
+                State::Trailers => match head::trailers(self.input.bytes()) {
+                    Ok(Some((trailers, length))) => {
+                        self.trailers = trailers;
+                        self.input.take(length);
+                        State::Done
+                    }
+                    Ok(None) => {
+                        self.receive()?;
+                        continue;
+                    }
+                    Err(()) => return Err(ErrorKind::InvalidData.into()),
+                },
+            };
+        }
+    }
+}
+
+/// The length of the chunk whose line these bytes begin with, and of the line. `None` if that is not complete.
+fn chunk_length(bytes: &[u8]) -> io::Result<Option<(u64, usize)>> {
+    let bad = || io::Error::from(ErrorKind::InvalidData);
+    let bytes = &bytes[..bytes.len().min(CHUNK_LINE)];
+    let Some(end) = memchr::memchr(b'\n', bytes) else {
+        return match bytes.len() < CHUNK_LINE {
+            true => Ok(None),
+            false => Err(bad()),
+        };
+    };
+    let line = bytes[..end].strip_suffix(b"\r").ok_or_else(bad)?;
+    let digits = line.iter().take_while(|it| it.is_ascii_hexdigit()).count();
+    let (digits, extension) = line.split_at(digits);
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    let is_extension = match extension.trim_ascii_start() {
+        [] => extension.is_empty(),
+        [b';', rest @ ..] => !rest.iter().any(is_control),
+        _ => false,
+    };
+    if digits.is_empty() || digits.len() > 16 || !is_extension {
+        return Err(bad());
+    }
+    let value = |sum, &digit: &u8| sum << 4 | u64::from((digit as char).to_digit(16).unwrap_or(0));
+    Ok(Some((digits.iter().fold(0, value), end + 1)))
+}
+
+/// Waits for the client. Errors stay: each further read fails with the same kind.
+impl Read for RequestBody<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        if let Some(kind) = self.failed {
+            return Err(kind.into());
+        }
+        loop {
+            match self.read_any(buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                outcome => {
+                    return outcome.inspect_err(|error| self.failed = Some(error.kind()));
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for RequestBody<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestBody")
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_a_chunk_is_digits_and_an_extension() {
+        for (line, length) in [
+            ("0\r\n", 0),
+            ("a\r\n", 10),
+            ("00fF\r\n", 255),
+            ("5;a=b;c=\"d\"\r\n", 5),
+            ("5 ;a\r\n", 5),
+            ("ffffffffffffffff\r\n", u64::MAX),
+        ] {
+            for end in 0..line.len() {
+                assert_eq!(chunk_length(&line.as_bytes()[..end]).ok(), Some(None));
+            }
+            let parsed = chunk_length(line.as_bytes()).expect(line);
+            assert_eq!(parsed, Some((length, line.len())), "{line:?}");
+        }
+        let long = format!("5;{}\r\n", "a".repeat(CHUNK_LINE));
+        for line in [
+            "\r\n",
+            "\n",
+            "5\n",
+            "5\r\r\n",
+            " 5\r\n",
+            "5 \r\n",
+            "+5\r\n",
+            "-5\r\n",
+            "0x5\r\n",
+            "5g\r\n",
+            "5,\r\n",
+            "5;\0\r\n",
+            "5;a\r\rb\r\n",
+            "1ffffffffffffffff\r\n",
+            &long,
+        ] {
+            assert!(chunk_length(line.as_bytes()).is_err(), "{line:?}");
+        }
+    }
+}

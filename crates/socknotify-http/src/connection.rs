@@ -1,0 +1,256 @@
+//! [`Connection`]: one client, and what becomes of its events.
+
+use std::any::Any;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use http::{Method, StatusCode, Version};
+use socknotify::owned::{BorrowedSocket, Event, Held, Input, Interest, Source, Worker};
+
+use crate::body::RequestBody;
+use crate::head::{self, Framing, Head};
+use crate::limits::Limits;
+use crate::response::{self, Answer, Upgraded};
+use crate::server::Shared;
+use crate::{Request, Response};
+
+/// How long a connection that ends waits for its client to have the last answer.
+const CLOSING: Duration = Duration::from_secs(2);
+
+pub(crate) struct Connection {
+    stream: TcpStream,
+    peer: SocketAddr,
+    input: Input,
+    /// What is in the input is no whole head: the next part has to come.
+    is_partial: bool,
+    /// When the head that has begun is to be there.
+    deadline: Option<Instant>,
+}
+
+impl Source for Connection {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.stream.socket()
+    }
+
+    fn has_buffered(&self) -> bool {
+        !self.is_partial && !self.input.bytes().is_empty()
+    }
+}
+
+/// What comes next on a connection.
+enum Next {
+    Request,
+    /// The last answer was sent.
+    Close,
+    /// There is nobody, or nobody who understands.
+    Drop,
+    Upgrade(Box<dyn FnOnce(Upgraded) + Send>),
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, limits: &Limits) -> Self {
+        // An answer does not wait for the one before to be acknowledged.
+        let _ = stream.set_nodelay(true);
+        Connection {
+            stream,
+            peer,
+            input: Input::new(limits.head),
+            is_partial: false,
+            deadline: None,
+        }
+    }
+
+    /// What to wait for.
+    fn interest(&mut self, limits: &Limits) -> Interest {
+        if self.input.bytes().is_empty() {
+            self.input.shrink();
+            self.deadline = None;
+            return Interest::IN.within(limits.idle);
+        }
+        let end = || Instant::now() + limits.head_time;
+        Interest::IN.until(*self.deadline.get_or_insert_with(end))
+    }
+
+    /// Receive, if that is what to do, and answer the request that is there.
+    fn serve<F>(&mut self, shared: &Shared<F>) -> Next
+    where
+        F: Fn(&mut Request<'_>) -> Response,
+    {
+        if !self.has_buffered() {
+            match self.input.receive(&self.stream) {
+                Ok(true) => {}
+                Ok(false) => return Next::Drop,
+                // There is more than a head may have.
+                Err(error) if error.kind() == ErrorKind::InvalidData => {}
+                Err(_) => return Next::Drop,
+            }
+            self.is_partial = false;
+        }
+        match head::parse(self.input.bytes(), &shared.limits) {
+            Ok(None) => {
+                self.is_partial = true;
+                Next::Request
+            }
+            Ok(Some((head, length))) => {
+                self.input.take(length);
+                self.deadline = None;
+                self.answer(head, shared)
+            }
+            Err(status) => self.refuse(status, shared),
+        }
+    }
+
+    /// Say what is wrong, for the last time.
+    fn refuse<F>(&mut self, status: StatusCode, shared: &Shared<F>) -> Next {
+        let answer = Answer {
+            version: Version::HTTP_11,
+            is_head: false,
+            persists: false,
+        };
+        let begun = Instant::now();
+        let (parts, mut body) = response::error(status).into_parts();
+        let end = begun.checked_add(shared.limits.answer_time);
+        let written = response::write(
+            &self.stream,
+            end,
+            answer,
+            parts.status,
+            &parts.headers,
+            &mut body,
+        );
+        let length = written.as_ref().map_or(0, |it| it.length);
+        shared.count(status, length, begun, self.peer, None);
+        match written {
+            Ok(_) => Next::Close,
+            Err(_) => Next::Drop,
+        }
+    }
+
+    fn answer<F>(&mut self, head: Head, shared: &Shared<F>) -> Next
+    where
+        F: Fn(&mut Request<'_>) -> Response,
+    {
+        let Head {
+            parts,
+            framing,
+            persists,
+            expects_continue,
+        } = head;
+        if matches!(framing, Framing::Length(length) if length > shared.limits.body) {
+            return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, shared);
+        }
+        let begun = Instant::now();
+        let Connection {
+            stream,
+            input,
+            peer,
+            ..
+        } = self;
+        let body = RequestBody::new(
+            stream,
+            input,
+            *peer,
+            &shared.limits,
+            framing,
+            expects_continue,
+        );
+        let mut request = Request::from_parts(parts, body);
+        let handled = catch_unwind(AssertUnwindSafe(|| (shared.handler)(&mut request)));
+        let is_panic = handled.is_err();
+        let response = handled.unwrap_or_else(|panic: Box<dyn Any + Send>| {
+            // The panic hook has reported it. To drop what it carries may panic as well.
+            std::mem::forget(panic);
+            response::error(StatusCode::INTERNAL_SERVER_ERROR)
+        });
+        let failure = request.body().failure();
+        let is_whole = !is_panic && failure.is_none() && request.body_mut().skip();
+        let response = match failure.or(request.body().failure()) {
+            // There is nobody to answer.
+            Some(None) => return Next::Drop,
+            Some(Some(status)) => response::error(status),
+            None => response,
+        };
+        let (request, _) = request.into_parts();
+        let (parts, mut body) = response.into_parts();
+        let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS;
+        if body.is_upgrade() != is_switch || parts.status.is_informational() && !is_switch {
+            return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, shared);
+        }
+        let answer = Answer {
+            version: request.version,
+            is_head: request.method == Method::HEAD,
+            persists: persists && is_whole && !shared.port.is_draining(),
+        };
+        let end = Instant::now().checked_add(shared.limits.answer_time);
+        let written = response::write(
+            &self.stream,
+            end,
+            answer,
+            parts.status,
+            &parts.headers,
+            &mut body,
+        );
+        let length = written.as_ref().map_or(0, |it| it.length);
+        shared.count(parts.status, length, begun, self.peer, Some(&request));
+        match (written, body.into_upgrade()) {
+            (Err(_), _) => Next::Drop,
+            (Ok(_), Some(call)) => Next::Upgrade(call),
+            (Ok(written), None) if written.persists => Next::Request,
+            (Ok(_), None) => Next::Close,
+        }
+    }
+}
+
+/// Handle what a port reports.
+pub(crate) fn on_event<F>(
+    shared: &Shared<F>,
+    worker: &mut Worker<Connection>,
+    event: Event<Connection>,
+) where
+    F: Fn(&mut Request<'_>) -> Response,
+{
+    let mut held = match event {
+        Event::Ready(held, _) => held,
+        // What it has sent is answered; if there is nothing, its time is over at once.
+        Event::Draining(held) => {
+            let deadline = held.deadline.filter(|_| held.is_partial);
+            let end = deadline.unwrap_or_else(Instant::now);
+            return worker.arm(held, Interest::IN.until(end));
+        }
+        Event::TimedOut(mut held) if held.is_partial => {
+            let next = held.refuse(StatusCode::REQUEST_TIMEOUT, shared);
+            return go_on(shared, worker, held, next);
+        }
+        Event::TimedOut(held) => return worker.linger(held, CLOSING),
+        // It is closed.
+        _ => return,
+    };
+    let next = held.serve(shared);
+    go_on(shared, worker, held, next);
+}
+
+fn go_on<F>(
+    shared: &Shared<F>,
+    worker: &mut Worker<Connection>,
+    mut held: Held<Connection>,
+    next: Next,
+) {
+    match next {
+        Next::Request => {
+            let interest = held.interest(&shared.limits);
+            worker.arm(held, interest);
+        }
+        Next::Close => worker.linger(held, CLOSING),
+        Next::Drop => drop(held),
+        Next::Upgrade(call) => {
+            let connection = held.into_inner();
+            let read_ahead = connection.input.bytes().to_vec();
+            call(Upgraded {
+                stream: connection.stream,
+                read_ahead,
+            });
+        }
+    }
+}

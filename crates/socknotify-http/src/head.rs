@@ -1,0 +1,406 @@
+//! The head of a request. What two readers could read in two ways is refused (RFC 9112, section 11.2).
+
+use std::mem::MaybeUninit;
+
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
+use http::uri::{Authority, Uri};
+use http::{Method, Request, StatusCode, Version, request};
+use httparse::{EMPTY_HEADER, Status};
+
+use crate::limits::Limits;
+
+/// The most headers of a request.
+const HEADERS: usize = 100;
+
+/// How a body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// After this many bytes.
+    Length(u64),
+    Chunked,
+}
+
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) parts: request::Parts,
+    pub(crate) framing: Framing,
+    /// The connection may be used again.
+    pub(crate) persists: bool,
+    /// The client waits to be asked for the body.
+    pub(crate) expects_continue: bool,
+}
+
+/// The head that these bytes begin with, and its length; `None` if it is not complete. Else the status that refuses it.
+pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize)>, StatusCode> {
+    let parsed = parse_any(bytes);
+    // The target is not known before its line is complete. Methods and versions are short.
+    let line = || memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
+    match parsed {
+        Ok(None) if line() > limits.target.min(limits.head) + 32 => Err(StatusCode::URI_TOO_LONG),
+        Ok(None) if bytes.len() > limits.head => Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
+        Ok(Some((head, _))) if target_length(&head.parts.uri) > limits.target => {
+            Err(StatusCode::URI_TOO_LONG)
+        }
+        Ok(Some((_, length))) if length > limits.head => {
+            Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
+        }
+        // A later minor version says what this one says, and more.
+        Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED) => match as_version_1_1(bytes) {
+            Some(bytes) => parse_any(&bytes),
+            None => parsed,
+        },
+        _ => parsed,
+    }
+}
+
+fn target_length(uri: &Uri) -> usize {
+    let authority = uri.authority().map_or(0, |it| it.as_str().len());
+    authority + uri.path_and_query().map_or(0, |it| it.as_str().len())
+}
+
+fn parse_any(bytes: &[u8]) -> Result<Option<(Head, usize)>, StatusCode> {
+    const BAD: StatusCode = StatusCode::BAD_REQUEST;
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let length = match request.parse_with_uninit_headers(bytes, &mut headers) {
+        Ok(Status::Complete(length)) => length,
+        Ok(Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        }
+        Err(httparse::Error::Version) => return Err(refuse_version(bytes)),
+        Err(_) => return Err(BAD),
+    };
+    if !has_whole_ends(&bytes[..length]) {
+        return Err(BAD);
+    }
+    // One allocation for all values.
+    let memory = Bytes::copy_from_slice(&bytes[..length]);
+    let part = |part: &[u8]| {
+        let begin = part.as_ptr().addr() - bytes.as_ptr().addr();
+        memory.slice(begin..begin + part.len())
+    };
+    let (method, target) = (request.method.ok_or(BAD)?, request.path.ok_or(BAD)?);
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
+    let uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
+    let version = match request.version {
+        Some(0) => Version::HTTP_10,
+        _ => Version::HTTP_11,
+    };
+    let mut map = HeaderMap::with_capacity(request.headers.len());
+    for header in request.headers.iter() {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BAD)?;
+        let value = HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| BAD)?;
+        map.append(name, value);
+    }
+    check_target(&method, &uri)?;
+    check_host(&map, version)?;
+    let framing = framing(&map, version)?;
+    let expects_continue = expects_continue(&map, version)?;
+    let is_listed = |name| {
+        let values = map.get_all(CONNECTION).into_iter();
+        values.into_iter().any(|value| lists(value, name))
+    };
+    let persists = !is_listed("close") && (version == Version::HTTP_11 || is_listed("keep-alive"));
+    let (mut parts, ()) = Request::new(()).into_parts();
+    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, map);
+    let head = Head {
+        parts,
+        framing,
+        persists,
+        expects_continue,
+    };
+    Ok(Some((head, length)))
+}
+
+/// Whether each line ends with CR and LF: others take an LF alone for an end, or do not.
+pub(crate) fn has_whole_ends(bytes: &[u8]) -> bool {
+    memchr::memchr_iter(b'\n', bytes).all(|at| at > 0 && bytes[at - 1] == b'\r')
+}
+
+/// The three parts of a first line.
+fn first_line(bytes: &[u8]) -> Option<[&[u8]; 3]> {
+    let line = bytes.trim_ascii_start();
+    let line = &line[..memchr::memchr(b'\n', line)?];
+    let mut parts = line.strip_suffix(b"\r")?.split(|&byte| byte == b' ');
+    let line = [parts.next()?, parts.next()?, parts.next()?];
+    parts.next().is_none().then_some(line)
+}
+
+/// Whether it is another version, or none.
+fn refuse_version(bytes: &[u8]) -> StatusCode {
+    match first_line(bytes) {
+        Some([_, _, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]])
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            StatusCode::HTTP_VERSION_NOT_SUPPORTED
+        }
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+/// The same in version 1.1, if it is of a later 1.x.
+fn as_version_1_1(bytes: &[u8]) -> Option<Vec<u8>> {
+    let [_, _, version] = first_line(bytes)?;
+    let minor = version.strip_prefix(b"HTTP/1.")?;
+    let at = minor.as_ptr().addr() - bytes.as_ptr().addr();
+    let mut bytes = bytes.to_vec();
+    bytes[at] = b'1';
+    Some(bytes)
+}
+
+fn check_target(method: &Method, uri: &Uri) -> Result<(), StatusCode> {
+    let is_star = uri.path() == "*";
+    let is_path = uri.path().starts_with('/');
+    match (uri.scheme(), uri.authority()) {
+        // A server that is no proxy has no tunnels.
+        _ if *method == Method::CONNECT => Err(StatusCode::NOT_IMPLEMENTED),
+        (None, Some(_)) => Err(StatusCode::BAD_REQUEST),
+        _ if is_path || is_star && *method == Method::OPTIONS => Ok(()),
+        _ => Err(StatusCode::BAD_REQUEST),
+    }
+}
+
+fn check_host(headers: &HeaderMap, version: Version) -> Result<(), StatusCode> {
+    let mut hosts = headers.get_all(HOST).into_iter();
+    let is_valid = |host: &HeaderValue| {
+        let host = host.as_bytes();
+        host.is_empty() || Authority::try_from(host).is_ok_and(|it| !it.as_str().contains('@'))
+    };
+    match (hosts.next(), hosts.next()) {
+        (None, _) if version == Version::HTTP_10 => Ok(()),
+        (Some(host), None) if is_valid(host) => Ok(()),
+        _ => Err(StatusCode::BAD_REQUEST),
+    }
+}
+
+fn framing(headers: &HeaderMap, version: Version) -> Result<Framing, StatusCode> {
+    const BAD: StatusCode = StatusCode::BAD_REQUEST;
+    let mut lengths = headers.get_all(CONTENT_LENGTH).into_iter();
+    let mut codings = headers.get_all(TRANSFER_ENCODING).into_iter();
+    match (lengths.next(), codings.next()) {
+        (None, None) => Ok(Framing::Length(0)),
+        (Some(_), Some(_)) => Err(BAD),
+        (Some(length), None) if lengths.next().is_none() => {
+            number(length.as_bytes()).map(Framing::Length).ok_or(BAD)
+        }
+        (Some(_), None) => Err(BAD),
+        (None, Some(_)) if version == Version::HTTP_10 => Err(BAD),
+        (None, Some(coding)) => {
+            let coding = coding.as_bytes().trim_ascii();
+            match coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none() {
+                true => Ok(Framing::Chunked),
+                false if coding.is_empty() => Err(BAD),
+                false if coding.to_ascii_lowercase().starts_with(b"chunked") => Err(BAD),
+                false => Err(StatusCode::NOT_IMPLEMENTED),
+            }
+        }
+    }
+}
+
+/// Digits, and nothing else.
+fn number(value: &[u8]) -> Option<u64> {
+    let is_plain = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(value).ok().filter(|_| is_plain)?;
+    text.parse().ok()
+}
+
+fn expects_continue(headers: &HeaderMap, version: Version) -> Result<bool, StatusCode> {
+    let mut expected = headers.get_all(EXPECT).into_iter();
+    match (expected.next(), expected.next()) {
+        (None, _) => Ok(false),
+        (Some(value), None) if value.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
+            Ok(version == Version::HTTP_11)
+        }
+        _ => Err(StatusCode::EXPECTATION_FAILED),
+    }
+}
+
+/// Whether a list, such as `keep-alive, Upgrade`, has this element.
+pub(crate) fn lists(value: &HeaderValue, element: &str) -> bool {
+    let mut elements = value.as_bytes().split(|&byte| byte == b',');
+    elements.any(|it| it.trim_ascii().eq_ignore_ascii_case(element.as_bytes()))
+}
+
+/// Trailers, and their length; `None` if they are not complete.
+pub(crate) fn trailers(bytes: &[u8]) -> Result<Option<(HeaderMap, usize)>, ()> {
+    let mut headers = [EMPTY_HEADER; HEADERS];
+    match httparse::parse_headers(bytes, &mut headers) {
+        Ok(Status::Partial) => Ok(None),
+        Ok(Status::Complete((length, headers))) if has_whole_ends(&bytes[..length]) => {
+            let mut map = HeaderMap::new();
+            for header in headers {
+                let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(drop)?;
+                map.append(name, HeaderValue::from_bytes(header.value).map_err(drop)?);
+            }
+            Ok(Some((map, length)))
+        }
+        _ => Err(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_text(text: &str) -> Result<Option<(Head, usize)>, StatusCode> {
+        parse(text.as_bytes(), &Limits::default())
+    }
+
+    fn head(text: &str) -> Head {
+        match parse_text(text) {
+            Ok(Some((head, length))) => {
+                assert_eq!(length, text.len());
+                head
+            }
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+
+    fn refusal(text: &str) -> u16 {
+        parse_text(text).expect_err(text).as_u16()
+    }
+
+    #[test]
+    fn a_head_is_there_when_its_last_byte_is() {
+        let text = "POST /a?b HTTP/1.1\r\nHost: c\r\nX-D: e\r\nContent-Length: 3\r\n\r\n";
+        for length in 0..text.len() {
+            assert!(matches!(parse_text(&text[..length]), Ok(None)));
+        }
+        let head = head(text);
+        assert_eq!(
+            (head.parts.method, head.framing),
+            (Method::POST, Framing::Length(3))
+        );
+        assert_eq!(head.parts.uri, "/a?b");
+        assert_eq!(head.parts.headers["x-d"], "e");
+        assert!(head.persists && !head.expects_continue);
+    }
+
+    #[test]
+    fn the_version_and_the_connection_header_say_whether_it_goes_on() {
+        for (version, connection, persists) in [
+            ("1.1", "", true),
+            ("1.1", "Connection: close\r\n", false),
+            ("1.1", "Connection: te, CLOSE\r\n", false),
+            ("1.1", "Connection: te\r\nConnection: close\r\n", false),
+            ("1.2", "", true),
+            ("1.0", "", false),
+            ("1.0", "Connection: Keep-Alive\r\n", true),
+            ("1.0", "Connection: keep-alive, close\r\n", false),
+        ] {
+            let text = format!("GET / HTTP/{version}\r\nHost: a\r\n{connection}\r\n");
+            assert_eq!(head(&text).persists, persists, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_an_unmistakable_length_counts() {
+        let with = |headers: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n");
+        assert_eq!(
+            head(&with("Content-Length: 12")).framing,
+            Framing::Length(12)
+        );
+        assert_eq!(
+            head(&with("Transfer-Encoding: Chunked")).framing,
+            Framing::Chunked
+        );
+        for (headers, expected) in [
+            ("Content-Length: +1", 400),
+            ("Content-Length: -1", 400),
+            ("Content-Length: 0x1", 400),
+            ("Content-Length: 1 1", 400),
+            ("Content-Length:", 400),
+            ("Content-Length: 1, 1", 400),
+            ("Content-Length: 99999999999999999999", 400),
+            ("Content-Length: 1\r\nContent-Length: 1", 400),
+            ("Content-Length: 1\r\nContent-Length: 2", 400),
+            ("Content-Length: 1\r\nTransfer-Encoding: chunked", 400),
+            ("Transfer-Encoding: chunked, chunked", 400),
+            (
+                "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+                400,
+            ),
+            ("Transfer-Encoding: chunkedx", 400),
+            ("Transfer-Encoding: gzip, chunked", 501),
+            ("Transfer-Encoding: identity", 501),
+            ("Transfer-Encoding:", 400),
+        ] {
+            assert_eq!(refusal(&with(headers)), expected, "{headers}");
+        }
+        let old = "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(refusal(old), 400);
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for text in [
+            "\x16\x03\x01 hello\r\n\r\n",
+            "GET /\r\n\r\n",
+            "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/x.0\r\n\r\n",
+            "GET / FTP/1.1\r\n\r\n",
+            "GET a.txt HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET * HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+            "GET / HTTP/1.1\r\n Host: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a b/\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: u@a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\n\r\n",
+            "GET / HTTP/1.1\nHost: a\n\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: b\rY: c\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX(: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX\r\n\r\n",
+        ] {
+            assert_eq!(refusal(text), 400, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_understood_and_not_done_says_so() {
+        let unknown = "GET / HTTP/2.0\r\n\r\n";
+        assert_eq!(refusal(unknown), 505);
+        assert_eq!(refusal("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);
+        assert_eq!(refusal("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n"), 501);
+        let expects = |what| format!("POST / HTTP/1.1\r\nHost: a\r\nExpect: {what}\r\n\r\n");
+        assert!(head(&expects("100-Continue")).expects_continue);
+        assert_eq!(refusal(&expects("200-ok")), 417);
+        assert_eq!(
+            head("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n")
+                .parts
+                .uri
+                .path(),
+            "*"
+        );
+        let absolute = head("GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(absolute.parts.uri.path(), "/b");
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_before_its_end() {
+        let limits = Limits::default().target(1000).head(4000);
+        let status = |text: &str| match parse(text.as_bytes(), &limits) {
+            Err(status) => status.as_u16(),
+            Ok(_) => 0,
+        };
+        let target = format!("GET /{}", "a".repeat(1100));
+        assert_eq!(status(&target), 414);
+        assert_eq!(
+            status(&format!("{target} HTTP/1.1\r\nHost: a\r\n\r\n")),
+            414
+        );
+        let header = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "a".repeat(4000));
+        assert_eq!(status(&header), 431);
+        assert_eq!(status(&format!("{header}\r\n\r\n")), 431);
+        let many = "A: b\r\n".repeat(HEADERS + 1);
+        assert_eq!(status(&format!("GET / HTTP/1.1\r\n{many}\r\n")), 431);
+    }
+}

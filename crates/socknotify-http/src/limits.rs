@@ -1,0 +1,107 @@
+//! [`Limits`]: what a client may take.
+
+use std::time::Duration;
+
+/// What a client may take of a [`Server`](crate::Server): bytes, time, and connections.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use socknotify_http::Limits;
+///
+/// let limits = Limits::default().body(64 << 20).idle(Duration::from_secs(15));
+/// # let _ = limits;
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Limits {
+    pub(crate) head: usize,
+    pub(crate) target: usize,
+    pub(crate) body: u64,
+    pub(crate) connections: usize,
+    pub(crate) idle: Duration,
+    pub(crate) head_time: Duration,
+    pub(crate) body_time: Duration,
+    pub(crate) body_rate: u64,
+    pub(crate) answer_time: Duration,
+    pub(crate) stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            head: 16 << 10,
+            target: 8 << 10,
+            body: 1 << 20,
+            connections: 10_000,
+            idle: Duration::from_secs(60),
+            head_time: Duration::from_secs(10),
+            body_time: Duration::from_secs(10),
+            body_rate: 1 << 10,
+            answer_time: Duration::from_secs(600),
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Limits {
+    /// The most bytes of a request's head: its first line and its headers. 16 KiB by default. A longer one is answered with 431.
+    ///
+    /// No request may have more than a hundred headers.
+    pub const fn head(mut self, bytes: usize) -> Self {
+        self.head = bytes;
+        self
+    }
+
+    /// The most bytes of a request's target. 8 KiB by default. A longer one is answered with 414.
+    pub const fn target(mut self, bytes: usize) -> Self {
+        self.target = bytes;
+        self
+    }
+
+    /// The most bytes of a request's body. 1 MiB by default. A longer one is answered with 413.
+    pub const fn body(mut self, bytes: u64) -> Self {
+        self.body = bytes;
+        self
+    }
+
+    /// The most connections at once. 10,000 by default. Further ones wait in the listener's backlog.
+    pub const fn connections(mut self, count: usize) -> Self {
+        self.connections = count;
+        self
+    }
+
+    /// How long a connection may wait between two requests. A minute by default. Then it is closed.
+    pub const fn idle(mut self, time: Duration) -> Self {
+        self.idle = time;
+        self
+    }
+
+    /// How long the head of a request may take, from its first byte to its last one. Ten seconds by default. After that it is answered
+    /// with 408.
+    pub const fn head_time(mut self, time: Duration) -> Self {
+        self.head_time = time;
+        self
+    }
+
+    /// How long the body of a request may take, and how many bytes of it give it a second more. Ten seconds, and 1 KiB, by
+    /// default. A slower one is answered with 408.
+    pub const fn body_time(mut self, time: Duration, bytes_a_second: u64) -> Self {
+        self.body_time = time;
+        self.body_rate = bytes_a_second;
+        self
+    }
+
+    /// How long a client may take to receive an answer. Ten minutes by default. Then the connection is closed.
+    pub const fn answer_time(mut self, time: Duration) -> Self {
+        self.answer_time = time;
+        self
+    }
+
+    /// How long a client may send nothing of a body, or take nothing of an answer. Thirty seconds by default.
+    pub const fn stall(mut self, time: Duration) -> Self {
+        self.stall = time;
+        self
+    }
+}

@@ -1,0 +1,441 @@
+//! [`ResponseBody`], and how an answer is written.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
+use socknotify::owned::Limited;
+
+use crate::Response;
+use crate::date;
+use crate::head::lists;
+
+/// A body of up to this many bytes goes out with its head, in one call.
+const TOGETHER: usize = 64 << 10;
+
+/// How much of a reader is sent at once.
+const PIECE: usize = 16 << 10;
+
+/// The body of a [`Response`]: bytes, a file, or what a reader returns.
+///
+/// Strings, vectors and slices that live for ever convert into one; `()` is an empty one. The server writes `Content-Length`, or sends
+/// chunks, and leaves the body out where HTTP has none: of an answer to HEAD, and with 204 and 304.
+///
+/// # Examples
+///
+/// ```
+/// use socknotify_http::{Response, ResponseBody};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let text = Response::new("hello\n".into());
+/// let file = Response::new(ResponseBody::file(std::fs::File::open("Cargo.toml")?)?);
+/// let made = Response::new(ResponseBody::reader(&b"any `Read`"[..]));
+/// # Ok(())
+/// # }
+/// ```
+pub struct ResponseBody(Kind);
+
+enum Kind {
+    Bytes(Cow<'static, [u8]>, bool),
+    File(File, u64),
+    Reader(Box<dyn Read + Send>, Option<u64>),
+    Upgrade(Box<dyn FnOnce(Upgraded) + Send>),
+}
+
+/// A connection that speaks another protocol from here on: see [`ResponseBody::upgrade`].
+#[derive(Debug)]
+pub struct Upgraded {
+    /// The connection, in blocking mode, with the timeout of [`Limits::stall`](crate::Limits::stall) for each call.
+    pub stream: TcpStream,
+    /// What the client has sent of the other protocol already.
+    pub read_ahead: Vec<u8>,
+}
+
+impl ResponseBody {
+    /// A file, from its position to its end. Where the system can, it goes to the socket without being copied (`sendfile`).
+    ///
+    /// The file must not become shorter while it is sent: then the connection ends in the middle of the answer.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if the file's length or position cannot be had.
+    #[doc(alias = "sendfile")]
+    pub fn file(mut file: File) -> io::Result<Self> {
+        let from = file.stream_position()?;
+        let length = file.metadata()?.len().saturating_sub(from);
+        Ok(ResponseBody(Kind::File(file, length)))
+    }
+
+    /// A part of a file.
+    ///
+    /// # Errors
+    ///
+    /// As [`file`](Self::file); [`UnexpectedEof`](ErrorKind::UnexpectedEof) if the file is shorter.
+    pub fn file_part(mut file: File, from: u64, length: u64) -> io::Result<Self> {
+        let end = from.checked_add(length);
+        if end.is_none_or(|end| file.metadata().is_ok_and(|it| it.len() < end)) {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        file.seek(SeekFrom::Start(from))?;
+        Ok(ResponseBody(Kind::File(file, length)))
+    }
+
+    /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end.
+    ///
+    /// If the reader fails, the connection ends in the middle of the answer: so the client sees that it is not whole.
+    pub fn reader(reader: impl Read + Send + 'static) -> Self {
+        ResponseBody(Kind::Reader(Box::new(reader), None))
+    }
+
+    /// The same, of this length. If there is less, the connection ends in the middle of the answer; more is not read.
+    pub fn reader_of(length: u64, reader: impl Read + Send + 'static) -> Self {
+        ResponseBody(Kind::Reader(Box::new(reader), Some(length)))
+    }
+
+    /// No body, but another protocol. The answer must have status 101, and say in its headers which protocol it is (`Upgrade`); then
+    /// `call` has the connection, on this thread, which it may block for as long as it likes.
+    ///
+    /// The connection counts as ended for the server: neither its limits nor its drain wait for it. With another status it
+    /// is an error of the handler's, and the client gets 500.
+    pub fn upgrade(call: impl FnOnce(Upgraded) + Send + 'static) -> Self {
+        ResponseBody(Kind::Upgrade(Box::new(call)))
+    }
+
+    /// How many bytes it has; `None` if that is not known.
+    pub fn length(&self) -> Option<u64> {
+        match &self.0 {
+            Kind::Bytes(bytes, _) => Some(bytes.len() as u64),
+            Kind::File(_, length) => Some(*length),
+            Kind::Reader(_, length) => *length,
+            Kind::Upgrade(_) => Some(0),
+        }
+    }
+
+    pub(crate) fn is_upgrade(&self) -> bool {
+        matches!(self.0, Kind::Upgrade(_))
+    }
+
+    pub(crate) fn into_upgrade(self) -> Option<Box<dyn FnOnce(Upgraded) + Send>> {
+        match self.0 {
+            Kind::Upgrade(call) => Some(call),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for ResponseBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseBody")
+            .field("length", &self.length())
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<()> for ResponseBody {
+    fn from((): ()) -> Self {
+        ResponseBody(Kind::Bytes(Cow::Borrowed(b""), false))
+    }
+}
+
+/// With `Content-Type: text/plain; charset=utf-8`, if the answer has no other one.
+impl From<&'static str> for ResponseBody {
+    fn from(text: &'static str) -> Self {
+        ResponseBody(Kind::Bytes(Cow::Borrowed(text.as_bytes()), true))
+    }
+}
+
+/// With `Content-Type: text/plain; charset=utf-8`, if the answer has no other one.
+impl From<String> for ResponseBody {
+    fn from(text: String) -> Self {
+        ResponseBody(Kind::Bytes(Cow::Owned(text.into_bytes()), true))
+    }
+}
+
+impl From<&'static [u8]> for ResponseBody {
+    fn from(bytes: &'static [u8]) -> Self {
+        ResponseBody(Kind::Bytes(Cow::Borrowed(bytes), false))
+    }
+}
+
+impl From<Vec<u8>> for ResponseBody {
+    fn from(bytes: Vec<u8>) -> Self {
+        ResponseBody(Kind::Bytes(Cow::Owned(bytes), false))
+    }
+}
+
+/// What the server says of an error, with the status as its text.
+pub(crate) fn error(status: StatusCode) -> Response {
+    let mut response = Response::new(format!("{status}\n").into());
+    *response.status_mut() = status;
+    response
+}
+
+/// What decides how an answer is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) version: Version,
+    pub(crate) is_head: bool,
+    pub(crate) persists: bool,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) length: u64,
+    /// The connection may be used again.
+    pub(crate) persists: bool,
+}
+
+/// How the end of a body is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    None,
+    Length(u64),
+    Chunks,
+    Close,
+}
+
+thread_local! {
+    static OUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Write an answer to a client, which has until `end` to receive it.
+pub(crate) fn write(
+    stream: &TcpStream,
+    end: Option<Instant>,
+    answer: Answer,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &mut ResponseBody,
+) -> io::Result<Written> {
+    let mut out = OUT.take();
+    out.clear();
+    let result = write_with(&mut out, stream, end, answer, status, headers, body);
+    if out.capacity() <= 2 * TOGETHER {
+        OUT.set(out);
+    }
+    result
+}
+
+fn limited(stream: &TcpStream, end: Option<Instant>) -> Limited<&TcpStream> {
+    match end {
+        Some(end) => Limited::until(stream, end),
+        None => Limited::within(stream, Duration::MAX),
+    }
+}
+
+fn write_with(
+    out: &mut Vec<u8>,
+    stream: &TcpStream,
+    end: Option<Instant>,
+    answer: Answer,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &mut ResponseBody,
+) -> io::Result<Written> {
+    let has_body = !(status.is_informational()
+        || status == StatusCode::NO_CONTENT
+        || status == StatusCode::NOT_MODIFIED);
+    let ending = match body.length() {
+        _ if !has_body => Ending::None,
+        Some(length) => Ending::Length(length),
+        None if answer.version == Version::HTTP_11 => Ending::Chunks,
+        None => Ending::Close,
+    };
+    let mut wishes = headers.get_all(CONNECTION).into_iter();
+    let persists =
+        answer.persists && ending != Ending::Close && !wishes.any(|value| lists(value, "close"));
+    let is_text = matches!(body.0, Kind::Bytes(_, true));
+    write_head(out, answer, status, headers, ending, persists, is_text);
+    let mut client = limited(stream, end);
+    let length = match &mut body.0 {
+        _ if !has_body || answer.is_head => 0,
+        Kind::Upgrade(_) => 0,
+        Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => {
+            out.extend_from_slice(bytes);
+            bytes.len() as u64
+        }
+        Kind::Bytes(bytes, _) => {
+            client.write_all(out)?;
+            out.clear();
+            client.write_all(bytes)?;
+            bytes.len() as u64
+        }
+        Kind::File(file, length) if *length <= TOGETHER as u64 => {
+            read_exactly(file, *length, out)?;
+            *length
+        }
+        Kind::File(file, length) => {
+            client.write_all(out)?;
+            out.clear();
+            let left = *length - send_file(file, *length, stream, end)?;
+            copy_exactly(file, left, &mut client, out)?;
+            *length
+        }
+        Kind::Reader(reader, Some(length)) => {
+            copy_exactly(reader, *length, &mut client, out)?;
+            *length
+        }
+        Kind::Reader(reader, None) => {
+            write_pieces(out, &mut client, reader, ending == Ending::Chunks)?
+        }
+    };
+    client.write_all(out)?;
+    Ok(Written { length, persists })
+}
+
+/// Write all that a reader returns, as it comes.
+fn write_pieces(
+    out: &mut Vec<u8>,
+    stream: &mut impl Write,
+    reader: &mut impl Read,
+    is_chunked: bool,
+) -> io::Result<u64> {
+    let mut piece = vec![0; PIECE];
+    let mut length = 0;
+    loop {
+        let count = match reader.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            count => count?,
+        };
+        length += count as u64;
+        if is_chunked {
+            // Memory takes everything. The last chunk is empty.
+            let _ = write!(out, "{count:x}\r\n");
+        }
+        out.extend_from_slice(&piece[..count]);
+        if is_chunked {
+            out.extend_from_slice(b"\r\n");
+        }
+        if count == 0 {
+            return Ok(length);
+        }
+        stream.write_all(out)?;
+        out.clear();
+    }
+}
+
+fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+fn write_head(
+    out: &mut Vec<u8>,
+    answer: Answer,
+    status: StatusCode,
+    headers: &HeaderMap,
+    ending: Ending,
+    persists: bool,
+    is_text: bool,
+) {
+    let reason = status.canonical_reason().unwrap_or("");
+    for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    for (name, value) in headers {
+        // How the body ends, and whether the connection goes on, is the server's to say.
+        let is_own = name == CONTENT_LENGTH || name == TRANSFER_ENCODING;
+        let is_closing = name == CONNECTION && lists(value, "close");
+        if !is_own && !is_closing {
+            line(out, name.as_str(), value.as_bytes());
+        }
+    }
+    if is_text && !headers.contains_key(CONTENT_TYPE) {
+        line(out, "content-type", b"text/plain; charset=utf-8");
+    }
+    match ending {
+        Ending::Length(length) => {
+            line(out, "content-length", HeaderValue::from(length).as_bytes());
+        }
+        Ending::Chunks => line(out, "transfer-encoding", b"chunked"),
+        Ending::None | Ending::Close => {}
+    }
+    match (persists, answer.version) {
+        _ if status == StatusCode::SWITCHING_PROTOCOLS => {}
+        (false, _) => line(out, "connection", b"close"),
+        (true, Version::HTTP_10) => line(out, "connection", b"keep-alive"),
+        (true, _) => {}
+    }
+    if !headers.contains_key(DATE) {
+        out.extend_from_slice(b"date: ");
+        date::write(out);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Write so many bytes of a reader, after those that are in `out`.
+fn copy_exactly(
+    reader: &mut impl Read,
+    length: u64,
+    client: &mut impl Write,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
+    let mut left = length;
+    while left > 0 {
+        let piece = left.min(PIECE as u64);
+        read_exactly(reader, piece, out)?;
+        client.write_all(out)?;
+        out.clear();
+        left -= piece;
+    }
+    Ok(())
+}
+
+/// Append so many bytes.
+fn read_exactly(reader: &mut impl Read, length: u64, out: &mut Vec<u8>) -> io::Result<()> {
+    match reader.take(length).read_to_end(out)? as u64 == length {
+        true => Ok(()),
+        false => Err(ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// `sendfile` — Send so many bytes of a file, as far as the system does it for such a file. Returns how many.
+#[cfg(target_os = "linux")]
+fn send_file(
+    file: &File,
+    length: u64,
+    stream: &TcpStream,
+    end: Option<Instant>,
+) -> io::Result<u64> {
+    use rustix::io::Errno;
+    use socknotify::owned::unacknowledged;
+
+    let late = || io::Error::from(ErrorKind::TimedOut);
+    let mut sent = 0;
+    let mut before = None;
+    while sent < length {
+        if end.is_some_and(|end| Instant::now() >= end) {
+            return Err(late());
+        }
+        let most = (length - sent).min(1 << 30) as usize;
+        match rustix::fs::sendfile(stream, file, None, most) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => sent += count as u64,
+            Err(Errno::INTR) => {}
+            // The time of one call is over. The client may have taken something meanwhile.
+            Err(Errno::AGAIN) => {
+                let now = (sent, unacknowledged(stream));
+                if now.1.is_none() || before.replace(now) == Some(now) {
+                    return Err(late());
+                }
+            }
+            Err(Errno::INVAL | Errno::NOSYS) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(sent)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn send_file(_: &File, _: u64, _: &TcpStream, _: Option<Instant>) -> io::Result<u64> {
+    Ok(0)
+}

@@ -1,0 +1,300 @@
+//! [`Server`], [`Handle`] and [`Metrics`].
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use http::{StatusCode, request};
+use httpdate::HttpDate;
+use socknotify::owned::{Interest, Listening, Port, Serving};
+
+use crate::connection::{self, Connection};
+use crate::limits::Limits;
+use crate::log::Log;
+use crate::{Request, Response};
+
+/// An HTTP/1.1 server.
+///
+/// [`serve`](Self::serve) runs it: on as many threads as there are processors, and on more while handlers block. See the
+/// [crate](crate) for an example.
+#[must_use = "it serves nobody before `serve`"]
+pub struct Server {
+    listener: TcpListener,
+    port: Arc<Port<Connection>>,
+    counts: Arc<Counts>,
+    limits: Limits,
+    serving: Serving,
+    log: Option<Box<dyn Write + Send>>,
+}
+
+/// What a server counts.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Answers, by the first digit of their status.
+    answers: [AtomicU64; 6],
+    sent: AtomicU64,
+    left_out: Arc<AtomicU64>,
+}
+
+/// What the threads of a server share.
+pub(crate) struct Shared<F> {
+    pub(crate) handler: F,
+    pub(crate) limits: Limits,
+    pub(crate) port: Arc<Port<Connection>>,
+    counts: Arc<Counts>,
+    log: Arc<OnceLock<Log>>,
+}
+
+impl Server {
+    /// Listens at an address; with port 0 the system chooses one.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if none of the addresses can be bound to, or if it has no descriptors for a port.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::from_listener(TcpListener::bind(address)?)
+    }
+
+    /// Serves a listener that there is already: one that was inherited, or that has options of its own.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if it has no descriptors for a port.
+    pub fn from_listener(listener: TcpListener) -> io::Result<Self> {
+        Ok(Server {
+            listener,
+            port: Arc::new(Port::new()?),
+            counts: Arc::default(),
+            limits: Limits::default(),
+            serving: Serving::default().name("http"),
+            log: None,
+        })
+    }
+
+    /// The address that it listens at.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// What clients may take.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How it serves: the most threads, their names, and what is called when handlers are slow or all threads work. See
+    /// [`Serving`].
+    pub fn serving(mut self, serving: Serving) -> Self {
+        self.serving = serving;
+        self
+    }
+
+    /// Writes a line for each answer: the client, the time, the first line of the request, the status, the length of the body, and the
+    /// time that it took, in milliseconds.
+    ///
+    /// A thread of its own writes, so that no request waits for the log. What it does not keep up with is left out, and counted in
+    /// [`Metrics::log_left_out`].
+    pub fn log(mut self, writer: impl Write + Send + 'static) -> Self {
+        self.log = Some(Box::new(writer));
+        self
+    }
+
+    /// To end it, and to see how it does, from other threads and from handlers.
+    pub fn handle(&self) -> Handle {
+        Handle {
+            port: Arc::clone(&self.port),
+            counts: Arc::clone(&self.counts),
+        }
+    }
+
+    /// Ends it within this time when the process is told to end: see [`Handle::drain`]. By SIGTERM, SIGINT or SIGHUP; on Windows by
+    /// Ctrl-C and the like.
+    ///
+    /// # Errors
+    ///
+    /// If the process has a handler for these signals already, of another server too: then have your own call [`Handle::drain`].
+    #[doc(alias = "SIGTERM")]
+    #[doc(alias = "graceful_shutdown")]
+    pub fn end_on_signals(&self, within: Duration) -> io::Result<()> {
+        let handle = self.handle();
+        ctrlc::try_set_handler(move || handle.drain(within)).map_err(io::Error::other)
+    }
+
+    /// Serves until it is [ended](Handle::drain): `handler` answers each request, on one of the server's threads.
+    ///
+    /// It may block: others are served meanwhile. A panic in it is answered with 500, and ends that connection.
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`](ErrorKind::TimedOut) if handlers were left behind that had not returned in the time of
+    /// [`drain`](Handle::drain); it says which threads they block, and in which system calls. The system's, if it can start no thread, or not
+    /// watch the listener.
+    pub fn serve<F>(self, handler: F) -> io::Result<()>
+    where
+        F: Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    {
+        let Server {
+            listener,
+            port,
+            counts,
+            limits,
+            serving,
+            log,
+        } = self;
+        let to_log = Arc::new(OnceLock::new());
+        if let Some(writer) = log {
+            let _ = to_log.set(Log::start(writer, Arc::clone(&counts.left_out))?);
+        }
+        let listening = Listening::arming(Interest::IN.within(limits.head_time))
+            .blocking_mode(limits.stall)
+            .at_most(limits.connections);
+        port.listen(listener, listening, move |stream, peer| {
+            Connection::new(stream, peer, &limits)
+        })?;
+        let shared = Shared {
+            handler,
+            limits,
+            port: Arc::clone(&port),
+            counts,
+            log: Arc::clone(&to_log),
+        };
+        let left = port.serve_detached(serving, move |worker, event| {
+            connection::on_event(&shared, worker, event);
+        })?;
+        if !left.is_empty() {
+            let mut text = format!("{} handlers were left behind:", left.len());
+            for handler in &left {
+                let name = handler.thread.name.as_deref().unwrap_or("a thread");
+                let call = handler.thread.system_call.unwrap_or("no call");
+                text += &format!(" {name} in {call},");
+            }
+            text.pop();
+            return Err(io::Error::new(ErrorKind::TimedOut, text));
+        }
+        // Its threads have ended.
+        if let Some(log) = Arc::into_inner(to_log).and_then(OnceLock::into_inner) {
+            log.end();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("listener", &self.listener)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F> Shared<F> {
+    /// Count an answer, and log it.
+    pub(crate) fn count(
+        &self,
+        status: StatusCode,
+        length: u64,
+        begun: Instant,
+        peer: SocketAddr,
+        request: Option<&request::Parts>,
+    ) {
+        let class = usize::from(status.as_u16() / 100).min(5);
+        self.counts.answers[class].fetch_add(1, Ordering::Relaxed);
+        self.counts.sent.fetch_add(length, Ordering::Relaxed);
+        let Some(log) = self.log.get() else { return };
+        let line = request.map_or_else(
+            || "-".to_owned(),
+            |it| format!("{} {} {:?}", it.method, it.uri, it.version),
+        );
+        let now = HttpDate::from(SystemTime::now());
+        let took = begun.elapsed().as_secs_f64() * 1000.0;
+        let (peer, status) = (peer.ip(), status.as_u16());
+        log.add(format!(
+            "{peer} [{now}] \"{}\" {status} {length} {took:.3}\n",
+            // A target has no quotation marks; this is for logs that somebody parses.
+            line.replace('"', "%22")
+        ));
+    }
+}
+
+/// A running [`Server`], for other threads.
+#[derive(Clone)]
+pub struct Handle {
+    port: Arc<Port<Connection>>,
+    counts: Arc<Counts>,
+}
+
+impl Handle {
+    /// Ends the server, within this time: it accepts what waits in its backlog, answers what has come, each time with
+    /// `Connection: close`, and closes its connections. When that is done, or the time has passed, [`Server::serve`] returns.
+    ///
+    /// It returns at once. To call it again with a shorter time takes effect.
+    #[doc(alias = "shutdown")]
+    pub fn drain(&self, within: Duration) {
+        self.port.drain(within);
+    }
+
+    /// Whether [`drain`](Self::drain) was called.
+    pub fn is_draining(&self) -> bool {
+        self.port.is_draining()
+    }
+
+    /// How the server does.
+    pub fn metrics(&self) -> Metrics {
+        let count = |class: usize| self.counts.answers[class].load(Ordering::Relaxed);
+        let serving = self.port.serving();
+        Metrics {
+            informational: count(1),
+            successful: count(2),
+            redirections: count(3),
+            client_errors: count(4),
+            server_errors: count(5),
+            body_bytes: self.counts.sent.load(Ordering::Relaxed),
+            log_left_out: self.counts.left_out.load(Ordering::Relaxed),
+            connections: self.port.connections(),
+            threads: serving.threads,
+            waiting_threads: serving.waiting,
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("metrics", &self.metrics())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a server does: what it has done since it was made, and what it has now.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Answers with status 101.
+    pub informational: u64,
+    /// Answers with 2xx.
+    pub successful: u64,
+    /// Answers with 3xx.
+    pub redirections: u64,
+    /// Answers with 4xx, those of the server itself with them.
+    pub client_errors: u64,
+    /// Answers with 5xx, those of the server itself with them.
+    pub server_errors: u64,
+    /// Bytes of bodies that were sent.
+    pub body_bytes: u64,
+    /// Lines that the [log](Server::log) did not keep up with.
+    pub log_left_out: u64,
+    /// Connections.
+    pub connections: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Threads that wait for a request. 0 while there are as many threads as there may be: then requests wait.
+    pub waiting_threads: usize,
+}

@@ -1,0 +1,781 @@
+//! A server and its clients, over real sockets.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use socknotify_http::http::{HeaderValue, Method, StatusCode, header};
+use socknotify_http::{Handle, Limits, Request, Response, ResponseBody, Server, Serving};
+
+/// Longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server that is ended, and waited for, when this is dropped.
+struct Running {
+    address: SocketAddr,
+    handle: Handle,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Running {
+    fn start<F>(server: Server, handler: F) -> Self
+    where
+        F: Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    {
+        Running {
+            address: server.local_addr().expect("it is bound"),
+            handle: server.handle(),
+            thread: Some(thread::spawn(move || server.serve(handler))),
+        }
+    }
+
+    fn end(&mut self, within: Duration) -> io::Result<()> {
+        self.handle.drain(within);
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("no panic")
+    }
+
+    fn client(&self) -> io::Result<Client> {
+        Client::connect(self.address)
+    }
+
+    /// The status and the text of the answer to this, and whether the connection ends with it.
+    fn ask(&self, request: &str) -> io::Result<(u16, String, bool)> {
+        let mut client = self.client()?;
+        client.send(request)?;
+        let answer = client.answer()?;
+        Ok((answer.status, answer.text(), client.has_ended()?))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.thread.is_some() && !thread::panicking() {
+            self.end(PATIENCE).expect("it ends");
+        }
+    }
+}
+
+fn server() -> Server {
+    Server::bind("127.0.0.1:0").expect("a free port")
+}
+
+struct Client(BufReader<TcpStream>);
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> Option<&str> {
+        let mut found = self.headers.iter().filter(|it| it.0 == name);
+        let value = found.next()?;
+        assert!(found.next().is_none(), "{name} is there twice");
+        Some(&value.1)
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Client(BufReader::new(stream)))
+    }
+
+    fn send(&mut self, text: impl AsRef<[u8]>) -> io::Result<()> {
+        self.0.get_mut().write_all(text.as_ref())
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        match line.strip_suffix("\r\n") {
+            Some(line) => Ok(line.to_owned()),
+            None => Err(ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn head(&mut self) -> io::Result<Answer> {
+        let first = self.line()?;
+        let status = first.strip_prefix("HTTP/1.1 ").expect("a version");
+        let mut answer = Answer {
+            status: status[..3].parse().expect("a status"),
+            headers: Vec::new(),
+            body: Vec::new(),
+        };
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                return Ok(answer);
+            }
+            let (name, value) = line.split_once(": ").expect("a header");
+            answer.headers.push((name.to_lowercase(), value.to_owned()));
+        }
+    }
+
+    fn answer(&mut self) -> io::Result<Answer> {
+        let mut answer = self.head()?;
+        if let Some(length) = answer.header("content-length") {
+            answer.body = vec![0; length.parse().expect("a length")];
+            self.0.read_exact(&mut answer.body)?;
+        } else if answer.header("transfer-encoding") == Some("chunked") {
+            loop {
+                let length = usize::from_str_radix(&self.line()?, 16).expect("a length");
+                let from = answer.body.len();
+                answer.body.resize(from + length, 0);
+                self.0.read_exact(&mut answer.body[from..])?;
+                assert_eq!(self.line()?, "");
+                if length == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Whether the server has ended the connection, as it said or as it says nothing for a moment after another request.
+    fn has_ended(&mut self) -> io::Result<bool> {
+        if self.send("GET /again HTTP/1.1\r\nHost: a\r\n\r\n").is_err() {
+            return Ok(true);
+        }
+        match self.0.fill_buf() {
+            Ok(bytes) => Ok(bytes.is_empty()),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The method, the target, and the body as it came.
+fn echo(request: &mut Request<'_>) -> Response {
+    let mut body = String::new();
+    if let Err(error) = request.body_mut().read_to_string(&mut body) {
+        body = error.to_string();
+    }
+    Response::new(format!("{} {} {body}", request.method(), request.uri()).into())
+}
+
+#[test]
+fn requests_are_answered_in_order_on_one_connection() -> io::Result<()> {
+    let running = Running::start(server(), echo);
+    let mut client = running.client()?;
+    for round in 0..3 {
+        client.send(format!("GET /{round} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        let answer = client.answer()?;
+        assert_eq!(
+            (answer.status, answer.text()),
+            (200, format!("GET /{round} "))
+        );
+        assert_eq!(
+            answer.header("content-type"),
+            Some("text/plain; charset=utf-8")
+        );
+        assert!(
+            answer
+                .header("date")
+                .is_some_and(|date| date.ends_with(" GMT"))
+        );
+        assert_eq!(answer.header("connection"), None);
+    }
+    // All at once, with bodies, of which one begins as a request does.
+    let (mut text, mut expected) = (String::new(), Vec::new());
+    for round in 0..200 {
+        let body = "GET / HTTP/1.1\r\n".repeat(round % 40);
+        let length = body.len();
+        text += &match round % 2 {
+            0 => format!("PUT /{round} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}"),
+            _ => format!(
+                "PUT /{round} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{length:x};x=y\r\n{body}{}0\r\nX-Trailer: 1\r\n\r\n",
+                if length > 0 { "\r\n" } else { "" }
+            )
+            .replace("0;x=y\r\n0\r\n", "0;x=y\r\n"),
+        };
+        expected.push(format!("PUT /{round} {body}"));
+    }
+    let mut writer = client.0.get_ref().try_clone()?;
+    let sending = thread::spawn(move || writer.write_all(text.as_bytes()));
+    for expected in expected {
+        assert_eq!(client.answer()?.text(), expected);
+    }
+    sending.join().expect("no panic")
+}
+
+#[test]
+fn a_request_may_come_byte_by_byte() -> io::Result<()> {
+    let running = Running::start(server(), echo);
+    let mut client = running.client()?;
+    let text = "POST /a HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nT: u\r\n\r\n";
+    for _ in 0..2 {
+        for byte in text.bytes() {
+            client.send([byte])?;
+        }
+        assert_eq!(client.answer()?.text(), "POST /a abcde");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_not_well_formed_is_refused_and_ends_its_connection() -> io::Result<()> {
+    let running = Running::start(server().limits(Limits::default().body(1000)), echo);
+    for (request, status) in [
+        ("GET /\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/3.0\r\nHost: a\r\n\r\n", 505),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\na",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
+            501,
+        ),
+        ("POST / HTTP/1.1\r\nHost: a\r\nExpect: more\r\n\r\n", 417),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n",
+            413,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n",
+            413,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n+1\r\na\r\n0\r\n\r\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\na\n0\n\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX : y\r\n\r\n",
+            400,
+        ),
+    ] {
+        let (got, text, has_ended) = running.ask(request)?;
+        assert_eq!((got, has_ended), (status, true), "{request:?}: {text}");
+    }
+    let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(10_000));
+    assert_eq!(running.ask(&long)?.0, 414);
+    let long = format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(20_000));
+    assert_eq!(running.ask(&long)?.0, 431);
+    assert_eq!(running.handle.metrics().server_errors, 2);
+    Ok(())
+}
+
+#[test]
+fn head_and_statuses_without_a_body_have_none() -> io::Result<()> {
+    let running = Running::start(server(), |request| {
+        let status = request.uri().path()[1..].parse().expect("a status");
+        let mut response = Response::new("text".into());
+        *response.status_mut() = status;
+        response
+    });
+    let mut client = running.client()?;
+    client.send("HEAD /200 HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    assert_eq!(client.head()?.header("content-length"), Some("4"));
+    for status in ["204", "304"] {
+        client.send(format!("GET /{status} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        let head = client.head()?;
+        assert_eq!(head.header("content-length"), None);
+        assert_eq!(head.header("transfer-encoding"), None);
+    }
+    // No answer at all, and the server says so.
+    client.send("GET /100 HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    assert_eq!(client.answer()?.status, 500);
+    assert!(client.has_ended()?);
+    Ok(())
+}
+
+#[test]
+fn the_version_and_both_sides_say_whether_a_connection_goes_on() -> io::Result<()> {
+    let running = Running::start(server(), |request| {
+        let mut response = Response::new("a".into());
+        if request.uri() == "/last" {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        response
+    });
+    for (request, has_ended) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", false),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+            true,
+        ),
+        ("GET / HTTP/1.0\r\n\r\n", true),
+        ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", false),
+        ("GET /last HTTP/1.1\r\nHost: a\r\n\r\n", true),
+    ] {
+        let mut client = running.client()?;
+        client.send(request)?;
+        let answer = client.answer()?;
+        let said = answer.header("connection");
+        assert_eq!(said == Some("close"), has_ended, "{request}");
+        assert_eq!(client.has_ended()?, has_ended, "{request}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_body_is_asked_for_when_it_is_read() -> io::Result<()> {
+    let running = Running::start(server(), |request| match request.uri().path() {
+        "/read" => echo(request),
+        _ => Response::new("no".into()),
+    });
+    let head = |path| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
+        )
+    };
+    let mut client = running.client()?;
+    client.send(head("/read"))?;
+    assert_eq!(client.head()?.status, 100);
+    client.send("abc")?;
+    assert_eq!(client.answer()?.text(), "POST /read abc");
+    // Not asked for, it may come or not: so nothing may follow.
+    client.send(head("/other"))?;
+    let answer = client.answer()?;
+    assert_eq!(
+        (answer.status, answer.header("connection")),
+        (200, Some("close"))
+    );
+    assert!(client.has_ended()?);
+    Ok(())
+}
+
+#[test]
+fn what_a_handler_leaves_of_a_body_is_dropped_or_ends_the_connection() -> io::Result<()> {
+    let limits = Limits::default().body(10 << 20);
+    let running = Running::start(server().limits(limits), |_| Response::new("no".into()));
+    for (length, has_ended) in [(10_000, false), (60_000, false), (1 << 20, true)] {
+        let mut client = running.client()?;
+        let text = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        client.send(text + &"a".repeat(length))?;
+        assert_eq!(client.answer()?.text(), "no", "{length}");
+        assert_eq!(client.has_ended()?, has_ended, "{length}");
+    }
+    Ok(())
+}
+
+#[test]
+fn answers_are_bytes_files_and_readers() -> io::Result<()> {
+    let content: Arc<Vec<u8>> = Arc::new((0..3_000_000).map(|it| (it % 251) as u8).collect());
+    let mut file = tempfile::NamedTempFile::new()?;
+    file.write_all(&content)?;
+    let (path, bytes) = (file.path().to_owned(), Arc::clone(&content));
+    let running = Running::start(server(), move |request| {
+        let open = || std::fs::File::open(&path);
+        let all = || bytes.to_vec();
+        let body = match request.uri().path() {
+            "/bytes" => Ok(all().into()),
+            "/file" => open().and_then(ResponseBody::file),
+            "/part" => open().and_then(|file| ResponseBody::file_part(file, 1000, 2_000_000)),
+            "/small" => open().and_then(|file| ResponseBody::file_part(file, 1000, 2000)),
+            "/reader" => Ok(ResponseBody::reader(io::Cursor::new(all()))),
+            "/length" => Ok(ResponseBody::reader_of(2_000_000, io::Cursor::new(all()))),
+            _ => Ok(().into()),
+        };
+        Response::new(body.expect("the file is there"))
+    });
+    let mut client = running.client()?;
+    for (path, expected) in [
+        ("/bytes", &content[..]),
+        ("/file", &content[..]),
+        ("/part", &content[1000..2_001_000]),
+        ("/small", &content[1000..3000]),
+        ("/reader", &content[..]),
+        ("/length", &content[..2_000_000]),
+        ("/none", &[]),
+    ] {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        let answer = client.answer()?;
+        assert!(answer.body == expected, "{path}: {}", answer.body.len());
+    }
+    // Without chunks, the end of the connection is the end.
+    let mut client = running.client()?;
+    client.send("GET /reader HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")?;
+    let head = client.head()?;
+    assert_eq!(head.header("transfer-encoding"), None);
+    assert_eq!(head.header("connection"), Some("close"));
+    let mut body = Vec::new();
+    client.0.read_to_end(&mut body)?;
+    assert!(body == content[..]);
+    Ok(())
+}
+
+/// What is not whole does not look so.
+#[test]
+fn a_reader_that_fails_breaks_its_connection_off() -> io::Result<()> {
+    struct Failing;
+
+    impl Read for Failing {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("it fails"))
+        }
+    }
+
+    let running = Running::start(server(), |request| {
+        Response::new(match request.uri().path() {
+            "/chunks" => ResponseBody::reader(b"some".chain(Failing)),
+            "/short" => ResponseBody::reader_of(100_000, &b"some"[..]),
+            _ => ResponseBody::reader_of(100_000, b"some".chain(Failing)),
+        })
+    });
+    for path in ["/chunks", "/short", "/length"] {
+        let mut client = running.client()?;
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        let error = client.answer().expect_err(path);
+        let is_end = matches!(
+            error.kind(),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset
+        );
+        assert!(is_end, "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_panic_is_answered_and_others_go_on() -> io::Result<()> {
+    let running = Running::start(server(), |request| {
+        assert!(request.uri() != "/panic", "as it was told to");
+        Response::new("a".into())
+    });
+    let mut other = running.client()?;
+    for _ in 0..20 {
+        let (status, _, has_ended) = running.ask("GET /panic HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        assert_eq!((status, has_ended), (500, true));
+        other.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        assert_eq!(other.answer()?.status, 200);
+    }
+    Ok(())
+}
+
+/// More handlers block at once than there are processors, until the last one has begun.
+#[test]
+fn handlers_may_block() -> io::Result<()> {
+    const AT_ONCE: usize = 40;
+    let barrier = std::sync::Barrier::new(AT_ONCE);
+    let running = Running::start(server(), move |request| {
+        if request.uri() == "/together" {
+            barrier.wait();
+        }
+        Response::new("a".into())
+    });
+    let clients: Vec<_> = (0..AT_ONCE)
+        .map(|_| {
+            let mut client = running.client()?;
+            client.send("GET /together HTTP/1.1\r\nHost: a\r\n\r\n")?;
+            Ok(client)
+        })
+        .collect::<io::Result<_>>()?;
+    for mut client in clients {
+        assert_eq!(client.answer()?.status, 200);
+    }
+    Ok(())
+}
+
+#[test]
+fn slow_clients_are_told_and_hold_no_thread() -> io::Result<()> {
+    let limits = Limits::default()
+        .head_time(Duration::from_millis(300))
+        .body_time(Duration::from_millis(300), 1 << 20)
+        .idle(Duration::from_millis(300))
+        .stall(Duration::from_millis(200));
+    let serving = Serving::default().threads(2);
+    let running = Running::start(server().limits(limits).serving(serving), echo);
+    // Heads that never end, of many clients.
+    let mut slow: Vec<_> = (0..100)
+        .map(|_| running.client())
+        .collect::<Result<_, _>>()?;
+    for client in &mut slow {
+        client.send("GET / HT")?;
+    }
+    assert_eq!(running.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?.0, 200);
+    for client in &mut slow {
+        assert_eq!(client.answer()?.status, 408);
+        assert!(client.has_ended()?);
+    }
+    // A body that never ends.
+    let mut client = running.client()?;
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab")?;
+    assert_eq!(client.answer()?.status, 408);
+    // Nothing more.
+    let mut client = running.client()?;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    client.answer()?;
+    assert!(client.0.fill_buf()?.is_empty(), "idle for too long");
+    Ok(())
+}
+
+#[test]
+fn a_client_that_breaks_off_is_not_answered() -> io::Result<()> {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let running = Running::start(server(), move |request| {
+        let error = request.body_mut().read_to_end(&mut Vec::new());
+        let kind = error.expect_err("it is not whole").kind();
+        tell.lock()
+            .expect("no panic")
+            .send(kind)
+            .expect("somebody waits");
+        Response::new("a".into())
+    });
+    for framing in ["Content-Length: 5", "Transfer-Encoding: chunked"] {
+        let mut client = running.client()?;
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"))?;
+        client.0.get_ref().shutdown(Shutdown::Write)?;
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(ErrorKind::UnexpectedEof));
+        assert!(client.head().is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn an_end_answers_what_has_come() -> io::Result<()> {
+    let (begin, begun) = mpsc::channel();
+    let (begin, blocked) = (Mutex::new(begin), Mutex::new(None));
+    let blocked = Arc::new(blocked);
+    let waiting = Arc::clone(&blocked);
+    let mut running = Running::start(server(), move |request| {
+        if request.uri() == "/blocks" {
+            let (release, released) = mpsc::channel::<()>();
+            *waiting.lock().expect("no panic") = Some(release);
+            begin
+                .lock()
+                .expect("no panic")
+                .send(())
+                .expect("it is waited for");
+            let _ = released.recv_timeout(PATIENCE);
+        }
+        Response::new("a".into())
+    });
+    let mut idle = running.client()?;
+    idle.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    assert_eq!(idle.answer()?.header("connection"), None);
+    let mut busy = running.client()?;
+    busy.send("GET /blocks HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    begun.recv_timeout(PATIENCE).expect("it has begun");
+    let mut partial = running.client()?;
+    partial.send("GET / HTTP/1.1\r\n")?;
+    running.handle.drain(PATIENCE);
+    assert!(idle.0.fill_buf()?.is_empty(), "it has nothing to finish");
+    partial.send("Host: a\r\n\r\n")?;
+    blocked.lock().expect("no panic").take();
+    for client in [&mut partial, &mut busy] {
+        let answer = client.answer()?;
+        assert_eq!(
+            (answer.status, answer.header("connection")),
+            (200, Some("close"))
+        );
+    }
+    drop((partial, busy, idle));
+    running.end(PATIENCE)?;
+    assert!(TcpStream::connect(running.address).is_err());
+    Ok(())
+}
+
+#[test]
+fn an_end_is_bounded_whatever_a_handler_does() -> io::Result<()> {
+    let (begin, begun) = mpsc::channel();
+    let begin = Mutex::new(begin);
+    let mut running = Running::start(server(), move |_| {
+        begin
+            .lock()
+            .expect("no panic")
+            .send(())
+            .expect("it is waited for");
+        loop {
+            thread::park();
+        }
+    });
+    let mut client = running.client()?;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    begun.recv_timeout(PATIENCE).expect("it has begun");
+    let error = running
+        .end(Duration::from_millis(100))
+        .expect_err("it is left behind");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(
+        error
+            .to_string()
+            .starts_with("1 handlers were left behind: http in "),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn another_protocol_takes_over() -> io::Result<()> {
+    let running = Running::start(server(), |_| {
+        let mut response = Response::new(ResponseBody::upgrade(|mut upgraded| {
+            let mut text = upgraded.read_ahead;
+            while !text.contains(&b'\n') {
+                let mut bytes = [0; 100];
+                let count = upgraded.stream.read(&mut bytes).expect("it is there");
+                text.extend_from_slice(&bytes[..count]);
+            }
+            text.reverse();
+            upgraded.stream.write_all(&text).expect("somebody reads");
+        }));
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let protocol = HeaderValue::from_static("reverse");
+        response.headers_mut().insert(header::UPGRADE, protocol);
+        response
+    });
+    for parts in [["abc\n", ""], ["", "abc\n"], ["a", "bc\n"]] {
+        let mut client = running.client()?;
+        let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: reverse\r\n\r\n";
+        client.send(format!("{head}{}", parts[0]))?;
+        let answer = client.head()?;
+        assert_eq!(
+            (answer.status, answer.header("upgrade")),
+            (101, Some("reverse"))
+        );
+        client.send(parts[1])?;
+        let mut text = String::new();
+        client.0.read_to_string(&mut text)?;
+        assert_eq!(text, "\ncba");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_was_done_is_counted_and_logged() -> io::Result<()> {
+    /// Keeps what is written.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no panic").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let kept = Kept::default();
+    let mut running = Running::start(server().log(kept.clone()), echo);
+    running
+        .ask("POST /a?b HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")?;
+    running.ask("nonsense\r\n\r\n")?;
+    let metrics = running.handle.metrics();
+    assert_eq!((metrics.successful, metrics.client_errors), (1, 1));
+    assert!(metrics.threads > 0);
+    running.end(PATIENCE)?;
+    let kept = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
+    let lines: Vec<_> = kept.lines().collect();
+    assert!(
+        lines[0].starts_with("127.0.0.1 [") && lines[0].contains("\"POST /a?b HTTP/1.1\" 200 12 ")
+    );
+    assert!(lines[1].contains("\"-\" 400 16 "), "{}", lines[1]);
+    Ok(())
+}
+
+/// A log that stands still keeps nobody waiting, nor the end.
+#[test]
+fn a_log_that_stands_still_keeps_nobody_waiting() -> io::Result<()> {
+    struct Still(mpsc::Receiver<()>);
+
+    impl Write for Still {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let (hold, still) = mpsc::channel();
+    let mut running = Running::start(server().log(Still(still)), |_| Response::new("a".into()));
+    let mut client = running.client()?;
+    let requests = 20_000;
+    let mut writer = client.0.get_ref().try_clone()?;
+    let sending = thread::spawn(move || {
+        (0..requests).try_for_each(|_| writer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
+    });
+    for _ in 0..requests {
+        client.answer()?;
+    }
+    sending.join().expect("no panic")?;
+    assert!(running.handle.metrics().log_left_out > 0);
+    let begin = Instant::now();
+    drop(client);
+    running.end(PATIENCE)?;
+    assert!(begin.elapsed() < PATIENCE / 2);
+    drop(hold);
+    Ok(())
+}
+
+/// Clients that pipeline without end, and others beside them.
+#[test]
+fn one_that_sends_much_keeps_no_other_waiting() -> io::Result<()> {
+    let served = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&served);
+    let running = Running::start(server(), move |request| {
+        counted.fetch_add(usize::from(request.uri() == "/much"), Ordering::Relaxed);
+        Response::new("a".into())
+    });
+    let mut much = running.client()?;
+    let mut writer = much.0.get_ref().try_clone()?;
+    let text = "GET /much HTTP/1.1\r\nHost: a\r\n\r\n".repeat(100);
+    let sending = thread::spawn(move || while writer.write_all(text.as_bytes()).is_ok() {});
+    let reading = thread::spawn(move || while much.answer().is_ok() {});
+    for _ in 0..200 {
+        assert_eq!(
+            running
+                .ask("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?
+                .0,
+            200
+        );
+    }
+    assert!(served.load(Ordering::Relaxed) > 0);
+    drop(running);
+    reading.join().expect("no panic");
+    sending.join().expect("no panic");
+    Ok(())
+}
+
+#[test]
+fn methods_are_the_handlers() -> io::Result<()> {
+    let running = Running::start(server(), |request| {
+        let mut response = Response::new(format!("{}", request.method()).into());
+        if *request.method() == Method::TRACE {
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        }
+        response
+    });
+    for (method, status) in [
+        ("GET", 200),
+        ("BREW", 200),
+        ("TRACE", 405),
+        ("CONNECT", 501),
+    ] {
+        let target = if method == "CONNECT" { "a:1" } else { "/" };
+        let request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(running.ask(&request)?.0, status, "{method}");
+    }
+    Ok(())
+}
