@@ -88,7 +88,12 @@ impl Connection {
             }
             self.is_partial = false;
         }
+        // Some clients send an empty line behind a body.
+        while self.input.bytes().starts_with(b"\r\n") {
+            self.input.take(2);
+        }
         match head::parse(self.input.bytes(), &shared.limits) {
+            Ok(None) if self.input.bytes().is_empty() => Next::Request,
             Ok(None) => {
                 self.is_partial = true;
                 Next::Request

@@ -403,4 +403,62 @@ mod tests {
         let many = "A: b\r\n".repeat(HEADERS + 1);
         assert_eq!(status(&format!("GET / HTTP/1.1\r\n{many}\r\n")), 431);
     }
+
+    /// However it is changed, what is parsed is parsed alike by its parts: none is complete before its end.
+    #[test]
+    fn whatever_comes_it_is_complete_at_one_place() {
+        const PARTS: [&[u8]; 24] = [
+            b"GET",
+            b" ",
+            b"/",
+            b"a",
+            b"?",
+            b"HTTP/1.1",
+            b"HTTP/1.0",
+            b"\r\n",
+            b"\n",
+            b"\r",
+            b":",
+            b"Host: a",
+            b"Content-Length",
+            b"Transfer-Encoding",
+            b"chunked",
+            b"Connection: close",
+            b"1",
+            b",",
+            b"\0",
+            b"\xff",
+            b"Expect: 100-continue",
+            b"\t",
+            b"GET / HTTP/1.1\r\nHost: a\r\n",
+            b"\r\n\r\n",
+        ];
+        let limits = Limits::default();
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut whole, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let mut bytes = b"GET / HTTP/1.1\r\nHost: a\r\n".to_vec();
+            bytes.truncate(random.usize(..=bytes.len()));
+            for _ in 0..random.usize(..12) {
+                bytes.extend_from_slice(PARTS[random.usize(..PARTS.len())]);
+            }
+            bytes.extend_from_slice(b"\r\n\r\n");
+            match parse(&bytes, &limits) {
+                Ok(None) => {}
+                Ok(Some((head, length))) => {
+                    whole += 1;
+                    assert!(has_whole_ends(&bytes[..length]));
+                    for shorter in 0..length {
+                        assert!(!matches!(parse(&bytes[..shorter], &limits), Ok(Some(_))));
+                    }
+                    bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
+                    let again = parse(&bytes, &limits).expect("it is well formed");
+                    let (again, at) = again.expect("it is whole");
+                    assert_eq!((at, again.framing), (length, head.framing));
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(whole > 100 && refused > 100, "{whole} and {refused}");
+    }
 }

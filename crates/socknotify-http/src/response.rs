@@ -359,7 +359,11 @@ fn write_head(
         Ending::None | Ending::Close => {}
     }
     match (persists, answer.version) {
-        _ if status == StatusCode::SWITCHING_PROTOCOLS => {}
+        _ if status == StatusCode::SWITCHING_PROTOCOLS => {
+            if !headers.contains_key(CONNECTION) {
+                line(out, "connection", b"upgrade");
+            }
+        }
         (false, _) => line(out, "connection", b"close"),
         (true, Version::HTTP_10) => line(out, "connection", b"keep-alive"),
         (true, _) => {}

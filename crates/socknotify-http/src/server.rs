@@ -114,17 +114,17 @@ impl Server {
         }
     }
 
-    /// Ends it within this time when the process is told to end: see [`Handle::drain`]. By SIGTERM, SIGINT or SIGHUP; on Windows by
-    /// Ctrl-C and the like.
+    /// Ends it within this time when the process is told to end: see [`Handle::drain`]. By SIGTERM or SIGINT; on Windows by Ctrl-C and
+    /// the like, and for one server of a process.
     ///
     /// # Errors
     ///
-    /// If the process has a handler for these signals already, of another server too: then have your own call [`Handle::drain`].
+    /// The system's, if it can start no thread; on Windows, if the process has a handler already.
     #[doc(alias = "SIGTERM")]
     #[doc(alias = "graceful_shutdown")]
     pub fn end_on_signals(&self, within: Duration) -> io::Result<()> {
         let handle = self.handle();
-        ctrlc::try_set_handler(move || handle.drain(within)).map_err(io::Error::other)
+        on_signals(move || handle.drain(within))
     }
 
     /// Serves until it is [ended](Handle::drain): `handler` answers each request, on one of the server's threads.
@@ -184,6 +184,22 @@ impl Server {
         }
         Ok(())
     }
+}
+
+#[cfg(unix)]
+fn on_signals(call: impl Fn() + Send + 'static) -> io::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    use signal_hook::iterator::Signals;
+
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let wait = move || signals.forever().for_each(|_| call());
+    let thread = std::thread::Builder::new().name("http-signals".into());
+    thread.spawn(wait).map(drop)
+}
+
+#[cfg(windows)]
+fn on_signals(call: impl Fn() + Send + 'static) -> io::Result<()> {
+    ctrlc::try_set_handler(call).map_err(io::Error::other)
 }
 
 impl fmt::Debug for Server {

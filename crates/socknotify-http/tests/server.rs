@@ -188,6 +188,7 @@ fn requests_are_answered_in_order_on_one_connection() -> io::Result<()> {
         );
         assert_eq!(answer.header("connection"), None);
     }
+    client.send("\r\n\r\n")?;
     // All at once, with bodies, of which one begins as a request does.
     let (mut text, mut expected) = (String::new(), Vec::new());
     for round in 0..200 {
@@ -650,6 +651,7 @@ fn another_protocol_takes_over() -> io::Result<()> {
             (answer.status, answer.header("upgrade")),
             (101, Some("reverse"))
         );
+        assert_eq!(answer.header("connection"), Some("upgrade"));
         client.send(parts[1])?;
         let mut text = String::new();
         client.0.read_to_string(&mut text)?;
