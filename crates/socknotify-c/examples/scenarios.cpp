@@ -158,6 +158,10 @@ struct Peer {
     bool listens;
 };
 
+/*
+ * ENABLE waits for the next call of the thread that has served a connection: nobody else removes that
+ * meanwhile. Where others may, do as answers.c does.
+ */
 class Server {
 public:
     explicit Server(SOCKET listener) : listener_(listener, true) {

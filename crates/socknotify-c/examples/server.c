@@ -2,9 +2,12 @@
  * Many threads, one port, many connections.
  *
  * Every registration is one-shot and level-triggered: the thread that dequeues a notification has that
- * socket to itself until it enables it again. The call that waits for the next notifications also
- * enables the sockets that this thread has served. A connection's memory is freed when its last
+ * socket to itself until it enables it again. A connection's memory is freed when its last
  * notification, REMOVE, was dequeued, because then no other thread holds one.
+ *
+ * The call that waits for the next notifications also enables the sockets that this thread has served.
+ * That is right because nobody but this thread removes them meanwhile. Where others may, as where they
+ * write to connections, do as answers.c does.
  */
 #include <socknotify.h>
 

@@ -18,6 +18,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #endif
@@ -56,7 +57,10 @@ static inline int would_block(void) {
     return WSAGetLastError() == WSAEWOULDBLOCK;
 }
 #else
-static inline void start_sockets(void) {}
+/* A send to a client that has gone is an error, and no signal. */
+static inline void start_sockets(void) {
+    signal(SIGPIPE, SIG_IGN);
+}
 
 static inline void close_socket(int fd) {
     close(fd);

@@ -12,6 +12,13 @@
  * socket lives on under a duplicate or in a child process, a descriptor that was closed without REMOVE
  * may still be notified: once if it is one-shot, and at most 64 times if it is persistent.
  *
+ * An ENABLE that is kept for a later call is out of date if another thread may remove that socket first:
+ * once it is closed, another one can get its number, and would be armed under the old key. So follow one
+ * of two rules. Either only the thread that holds a socket's one-shot notification, its owner, asks for
+ * REMOVE; then it may keep ENABLE for its next call, and nobody else enables. Or each ENABLE and REMOVE is
+ * applied at once, by a call of its own, under a lock of the connection that also says whether REMOVE was
+ * asked for. The example answers.c does that.
+ *
  * There are two sets of names. The sn_ names are always defined. With
  *
  *     #define SOCKNOTIFY_WIN32_NAMES

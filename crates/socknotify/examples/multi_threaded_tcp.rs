@@ -5,7 +5,7 @@
 //! - ONESHOT with LEVEL gives a socket to one thread at a time: the thread that dequeues its notification has
 //!   it until the registration is enabled again.
 //! - One call does both halves of the loop: it registers what the previous iteration has prepared, and
-//!   dequeues the next packets.
+//!   dequeues the next packets. Until then nobody else removes a connection that this thread has.
 //! - What a completion key refers to is freed when REMOVE was dequeued, not when it was requested.
 //! - A posted packet ends the threads: each one passes it on.
 //!

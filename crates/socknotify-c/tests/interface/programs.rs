@@ -66,6 +66,12 @@ fn server_receives_everything_from_a_hundred_clients() {
 }
 
 #[test]
+fn answers_writes_and_removes_from_other_threads() {
+    let said = runs(EXAMPLES, "answers.c", Language::C99);
+    assert_eq!(said, "100 clients got 1000 answers, and 100 left at once\n");
+}
+
+#[test]
 fn scenarios_runs_all_three_with_the_win32_names() {
     assert_eq!(
         runs(EXAMPLES, "scenarios.cpp", Language::Cpp11),
@@ -98,6 +104,11 @@ fn memcheck_finds_nothing_in_datagrams() {
 #[test]
 fn memcheck_finds_nothing_in_server() {
     is_clean(EXAMPLES, "server.c", Language::C99);
+}
+
+#[test]
+fn memcheck_finds_nothing_in_answers() {
+    is_clean(EXAMPLES, "answers.c", Language::C99);
 }
 
 #[test]
