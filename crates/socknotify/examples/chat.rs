@@ -6,9 +6,8 @@
 //! - A thread that puts something into an empty outbox cancels the connection's wait, so that it is reported and can
 //!   write.
 //! - A client that does not read fills its outbox up to a limit, and is dropped.
-//!
-//! - At SIGTERM and Ctrl-C each client is sent what is in its outbox, and then lingers: otherwise one that sends
-//!   might not get the rest.
+//! - At SIGTERM and Ctrl-C what the clients have said is still heard, and nobody leaves before everybody was. Then each
+//!   client is sent what is in its outbox, and lingers: otherwise one that sends might not get the rest.
 //!
 //! Run it with `cargo run -p socknotify --example chat 127.0.0.1:7007`, and talk to it with
 //! `nc 127.0.0.1 7007`.
@@ -23,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{env, time::Duration};
+use std::{env, mem, time::Duration};
 
 use socknotify::owned::{
     BorrowedSocket, Event, Held, Id, Interest, Listening, Port, Serving, Source, Worker,
@@ -49,6 +48,8 @@ struct Client {
 struct Outbox {
     bytes: VecDeque<u8>,
     has_overflowed: bool,
+    /// At the end: nothing more has come from this client.
+    is_heard: bool,
 }
 
 struct Server {
@@ -72,10 +73,11 @@ fn main() -> io::Result<()> {
     server.port.serve(Serving::default(), |worker, event| {
         match event {
             Event::Accepted(client) => server.join(worker, client),
-            // It is ready, or somebody has put something into its outbox, or the end has begun.
-            Event::Ready(client, _) | Event::Cancelled(client) | Event::Draining(client) => {
-                server.turn(worker, client);
-            }
+            // It is ready, or somebody has put something into its outbox, or the end has begun, or nothing more has come then.
+            Event::Ready(client, _)
+            | Event::Cancelled(client)
+            | Event::Draining(client)
+            | Event::TimedOut(client) => server.turn(worker, client),
             // What the system would not watch is dropped here, and so closed.
             _ => {}
         }
@@ -88,19 +90,41 @@ impl Server {
     fn turn(&self, worker: &mut Worker<Client>, mut client: Held<Client>) {
         let id = client.id();
         let heard = client.hear(|line| self.say(id, &format!("{id}: {line}")));
-        match heard.and_then(|()| client.write()) {
-            Ok(interest) => {
-                if self.port.is_draining() && interest == Interest::IN {
-                    lock(&self.outboxes).remove(&id);
-                    return worker.linger(client, LINGER);
-                }
-                worker.arm(client, interest);
+        let has_more = self.port.is_draining() && matches!(heard, Ok(false));
+        if matches!(heard, Ok(true)) {
+            self.is_heard(&client);
+        }
+        // Asked before it writes: then nothing more comes into its outbox.
+        let is_over = self.port.is_draining() && self.all_are_heard();
+        match heard.and_then(|_| client.write()) {
+            Ok(Interest::IN) if is_over => {
+                lock(&self.outboxes).remove(&id);
+                worker.linger(client, LINGER);
             }
+            // If nothing has come, that is reported at once.
+            Ok(interest) if has_more => worker.arm(client, interest.within(Duration::ZERO)),
+            Ok(interest) => worker.arm(client, interest),
             Err(reason) => {
                 lock(&self.outboxes).remove(&id);
                 self.say(id, &format!("* {id} has gone: {reason}\n"));
+                self.is_heard(&client);
             }
         }
+    }
+
+    /// Nothing more has come from it. At the end, who waits for the last one to be heard is woken.
+    fn is_heard(&self, client: &Client) {
+        if self.port.is_draining() {
+            let was_heard = mem::replace(&mut lock(&client.outbox).is_heard, true);
+            if !was_heard && self.all_are_heard() {
+                self.port.cancel_all();
+            }
+        }
+    }
+
+    fn all_are_heard(&self) -> bool {
+        let outboxes = lock(&self.outboxes);
+        outboxes.values().all(|outbox| lock(outbox).is_heard)
     }
 
     fn join(&self, worker: &mut Worker<Client>, client: Held<Client>) {
@@ -139,13 +163,13 @@ impl Client {
         }
     }
 
-    /// Read once, so that the others get their turn, and say every line that is complete.
-    fn hear(&mut self, say: impl Fn(&str)) -> io::Result<()> {
+    /// Read once, so that the others get their turn, and say every line that is complete. True if nothing has come.
+    fn hear(&mut self, say: impl Fn(&str)) -> io::Result<bool> {
         let mut chunk = [0; 4096];
         match self.stream.read(&mut chunk) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(length) => self.line.extend(&chunk[..length]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
             Err(error) => return Err(error),
         }
         while let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
@@ -153,7 +177,7 @@ impl Client {
             self.line.drain(..=end);
         }
         match self.line.len() {
-            0..=LINE => Ok(()),
+            0..=LINE => Ok(false),
             _ => Err(io::Error::other("its line is too long")),
         }
     }

@@ -227,6 +227,44 @@ fn chat_tells_the_others() -> io::Result<()> {
     Ok(())
 }
 
+/// More than it reads at once.
+#[cfg(unix)]
+#[test]
+fn chat_passes_on_what_has_come_before_the_end() -> io::Result<()> {
+    use rustix::process::Signal;
+
+    const LINES: usize = 200;
+    let server = started("chat", &[])?;
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(join(&server)?);
+    }
+    signal(&server, Signal::STOP)?;
+    for (client, name) in &mut clients {
+        let lines = (0..LINES).map(|number| format!("line {number} of {name}, and {:50}\n", ""));
+        client
+            .get_mut()
+            .write_all(lines.collect::<String>().as_bytes())?;
+    }
+    signal(&server, Signal::TERM)?;
+    signal(&server, Signal::CONT)?;
+    let names: Vec<_> = clients.iter().map(|(_, name)| name.clone()).collect();
+    for (client, own) in &mut clients {
+        let mut heard = String::new();
+        client.read_to_string(&mut heard)?;
+        for name in &names {
+            let lines = heard
+                .lines()
+                .filter(|line| line.starts_with(&format!("{name}: line ")));
+            let expected = if name == own { 0 } else { LINES };
+            assert_eq!(lines.count(), expected, "of {name}, to {own}");
+        }
+    }
+    let mut server = server;
+    assert!(server.process.wait()?.success());
+    Ok(())
+}
+
 #[test]
 fn chat_drops_a_client_that_does_not_read() -> io::Result<()> {
     let server = started("chat", &[])?;
