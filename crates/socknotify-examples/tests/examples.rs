@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 #[path = "../../socknotify/tests/support/example.rs"]
@@ -68,6 +69,92 @@ fn it_holds_back_who_does_not_read(
         (&client).read_to_end(&mut found).expect("it comes back");
         assert!(found == much, "{} bytes", found.len());
     });
+    end(server)
+}
+
+#[test]
+fn tokio_serves_others_beside_one_that_sends_as_fast_as_it_can() -> io::Result<()> {
+    beside_one_that_is_greedy(env!("CARGO_BIN_EXE_tokio"), interrupt, serves_others)
+}
+
+#[test]
+fn the_selector_serves_others_beside_one_that_sends_as_fast_as_it_can() -> io::Result<()> {
+    beside_one_that_is_greedy(env!("CARGO_BIN_EXE_selector"), Example::stop, serves_others)
+}
+
+fn serves_others(server: &Example) -> io::Result<()> {
+    for _ in 0..40 {
+        let client = server.connect()?;
+        (&client).write_all(b"ping")?;
+        expect(&client, b"ping");
+    }
+    Ok(())
+}
+
+#[test]
+fn tokio_closes_its_listener_at_once_when_it_ends() -> io::Result<()> {
+    beside_one_that_is_greedy(env!("CARGO_BIN_EXE_tokio"), interrupt, |server| {
+        signal(server, rustix::process::Signal::TERM)?;
+        while server.connect().is_ok() {}
+        Ok(())
+    })
+}
+
+#[test]
+fn tokio_answers_who_has_connected_before_it_ends() -> io::Result<()> {
+    use rustix::process::Signal;
+
+    let server = Example::start(env!("CARGO_BIN_EXE_tokio"), &[])?;
+    signal(&server, Signal::STOP)?;
+    let mut clients = Vec::new();
+    for _ in 0..100 {
+        let mut client = server.connect()?;
+        client.write_all(b"ping")?;
+        clients.push(client);
+    }
+    signal(&server, Signal::TERM)?;
+    signal(&server, Signal::CONT)?;
+    for client in clients {
+        expect(&client, b"ping");
+        expect_end(&client);
+    }
+    interrupt(server)
+}
+
+/// Does something while a client sends as fast as it can, and asserts that it need not wait until that has no more.
+fn beside_one_that_is_greedy(
+    program: &str,
+    end: fn(Example) -> io::Result<()>,
+    act: fn(&Example) -> io::Result<()>,
+) -> io::Result<()> {
+    const MOST: usize = 1 << 30;
+    let server = Example::start(program, &[])?;
+    let greedy = server.connect()?;
+    let (echoed, is_done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let chunk = vec![b'x'; 1 << 20];
+            while !is_done.load(Relaxed) && echoed.load(Relaxed) < MOST {
+                // It may end while others are served.
+                if (&greedy).write_all(&chunk).is_err() {
+                    break;
+                }
+            }
+            let _ = greedy.shutdown(Shutdown::Write);
+        });
+        let mut chunk = vec![0; 1 << 20];
+        (&greedy).read_exact(&mut chunk).expect("it is served");
+        scope.spawn(|| {
+            let mut chunk = chunk;
+            while let Ok(length @ 1..) = (&greedy).read(&mut chunk) {
+                echoed.fetch_add(length, Relaxed);
+            }
+        });
+        let done = act(&server);
+        is_done.store(true, Relaxed);
+        done
+    })?;
+    assert!(echoed.into_inner() < MOST, "it was served alone");
     end(server)
 }
 
@@ -149,6 +236,31 @@ mod https {
         client.get_mut().write_all(last)?;
         let (_, goes_on, body) = answer(&mut client)?;
         assert_eq!((goes_on, &*body), (false, "you asked for /3\n"));
+        expect_end(&mut client);
+        interrupt(server)
+    }
+
+    #[test]
+    fn https_tells_who_asks_to_send_the_body() -> io::Result<()> {
+        let server = start()?;
+        let mut client = connect(&server)?;
+        let head = "POST /length HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: ";
+        for _ in 0..2 {
+            // It sends no byte more before it was told.
+            write!(client.get_mut(), "{head}5\r\n\r\n")?;
+            client.get_mut().flush()?;
+            assert_eq!(answer(&mut client)?.0, "100");
+            client.get_mut().write_all(b"he")?;
+            client.get_mut().flush()?;
+            client.get_mut().write_all(b"llo")?;
+            assert_eq!(answer(&mut client)?.2, "5 bytes\n");
+        }
+        // It does not wait.
+        write!(client.get_mut(), "{head}5\r\n\r\nhello")?;
+        assert_eq!(answer(&mut client)?.2, "5 bytes\n");
+        // It is refused.
+        write!(client.get_mut(), "{head}9999999\r\n\r\n")?;
+        assert_eq!(answer(&mut client)?.0, "413");
         expect_end(&mut client);
         interrupt(server)
     }

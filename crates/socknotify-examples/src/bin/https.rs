@@ -2,6 +2,7 @@
 //!
 //! - `rustls` reads what has come, so neither an idle connection nor a slow request has a thread. Answers are written in
 //!   blocking mode.
+//! - A client that asks whether it may send a body (`Expect: 100-continue`) is told so, or refused before it does.
 //! - Limits: of a head, of a body, of connections, of the time for a request and for its answer, however slowly they come.
 //! - A connection ends in order: the last answer says so, and it lingers, so that the system does not take the answer back.
 //! - At SIGTERM and Ctrl-C what was received is answered.
@@ -19,6 +20,7 @@
 use std::env;
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
+use std::mem;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,7 +43,8 @@ struct Client {
     stream: TcpStream,
     tls: ServerConnection,
     address: SocketAddr,
-    received: Vec<u8>, // decrypted, and not answered yet
+    received: Vec<u8>,          // decrypted, and not answered yet
+    was_told_to_continue: bool, // to send the body of this request
     /// When the connection, the request or the pause between two requests began.
     since: Instant,
 }
@@ -83,6 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         tls: ServerConnection::new(Arc::clone(&config)).expect("the configuration is complete"),
         address,
         received: Vec::new(),
+        was_told_to_continue: false,
         since: Instant::now(),
     })?;
     Ok(port.serve(Serving::default(), |worker, event| match event {
@@ -121,8 +125,16 @@ impl Client {
             let mut headers = [EMPTY_HEADER; 64];
             let mut head = Head::new(&mut headers);
             let (end, keeps_alive, (status, text)) = match parse(&mut head, &self.received) {
-                Ok(None) => return Ok(true),
-                Ok(Some((body, end, keeps_alive))) => (end, keeps_alive, answer(&head, body)),
+                Ok(Parsed::Partial { waits }) => {
+                    if waits && !mem::replace(&mut self.was_told_to_continue, true) {
+                        let leave = b"HTTP/1.1 100 Continue\r\n\r\n";
+                        send(&mut self.tls, &self.stream, leave)?;
+                    }
+                    return Ok(true);
+                }
+                Ok(Parsed::Whole(body, end, keeps_alive)) => {
+                    (end, keeps_alive, answer(&head, body))
+                }
                 Err(status) => (0, false, (status, String::new())),
             };
             // As far as is known, nothing else was received.
@@ -135,10 +147,7 @@ impl Client {
                 "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n\
                  Content-Length: {length}\r\nConnection: {connection}\r\n\r\n{text}"
             );
-            let mut stream = Limited::within(&self.stream, ANSWER_TIME);
-            let mut stream = rustls::Stream::new(&mut self.tls, &mut stream);
-            let sent = stream.write_all(bytes.as_bytes());
-            let sent = sent.and_then(|()| stream.flush());
+            let sent = send(&mut self.tls, &self.stream, bytes.as_bytes());
             // {:?}: nobody writes a line of his own into the log.
             let line = (head.method.unwrap_or(""), head.path.unwrap_or(""));
             let (address, time) = (self.address, self.since.elapsed().as_micros());
@@ -148,6 +157,7 @@ impl Client {
                 return Ok(false);
             }
             self.received.drain(..end);
+            self.was_told_to_continue = false;
             self.since = Instant::now();
         }
     }
@@ -170,23 +180,37 @@ impl Client {
     }
 }
 
-/// The body, where it ends, and whether the connection may go on; none while a part is missing. Or the status of a refusal.
-type Parsed<'a> = Result<Option<(&'a [u8], usize, bool)>, &'static str>;
+fn send(tls: &mut ServerConnection, stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+    let mut stream = Limited::within(stream, ANSWER_TIME);
+    let mut stream = rustls::Stream::new(tls, &mut stream);
+    stream.write_all(bytes)?;
+    stream.flush()
+}
 
-fn parse<'a>(head: &mut Head<'_, 'a>, received: &'a [u8]) -> Parsed<'a> {
+enum Parsed<'a> {
+    /// A part is missing. Whether the client waits to be told that it may send the body.
+    Partial { waits: bool },
+    /// The body, where it ends, and whether the connection may go on.
+    Whole(&'a [u8], usize, bool),
+}
+
+/// Or the status of a refusal.
+fn parse<'a>(head: &mut Head<'_, 'a>, received: &'a [u8]) -> Result<Parsed<'a>, &'static str> {
     const BAD: &str = "400 Bad Request";
     let begin = match head.parse(received).map_err(|_| BAD)? {
         Status::Complete(length) => length,
-        Status::Partial if received.len() < HEAD => return Ok(None),
+        Status::Partial if received.len() < HEAD => return Ok(Parsed::Partial { waits: false }),
         Status::Partial => return Err("431 Request Header Fields Too Large"),
     };
-    let (mut length, mut keeps_alive) = (None, head.version == Some(1));
+    let is_1_1 = head.version == Some(1);
+    let (mut length, mut keeps_alive, mut waits) = (None, is_1_1, false);
     for header in &*head.headers {
         let value = std::str::from_utf8(header.value).unwrap_or("?").trim();
         match &*header.name.to_ascii_lowercase() {
             "content-length" if length.is_some() || value.starts_with('+') => return Err(BAD),
             "content-length" => length = Some(value.parse::<usize>().map_err(|_| BAD)?),
             "transfer-encoding" => return Err("411 Length Required"),
+            "expect" => waits = is_1_1 && value.eq_ignore_ascii_case("100-continue"),
             "connection" => keeps_alive &= !value.eq_ignore_ascii_case("close"),
             _ => {}
         }
@@ -195,6 +219,11 @@ fn parse<'a>(head: &mut Head<'_, 'a>, received: &'a [u8]) -> Parsed<'a> {
         return Err("413 Content Too Large");
     }
     let end = begin + length.unwrap_or(0);
-    let body = received.get(begin..end);
-    Ok(body.map(|body| (body, end, keeps_alive)))
+    Ok(match received.get(begin..end) {
+        Some(body) => Parsed::Whole(body, end, keeps_alive),
+        // Who has begun with the body does not wait.
+        None => Parsed::Partial {
+            waits: waits && received.len() == begin,
+        },
+    })
 }

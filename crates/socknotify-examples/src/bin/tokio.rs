@@ -3,7 +3,8 @@
 //! What it shows:
 //!
 //! - A port can be watched itself. It is readable when there is something to dequeue.
-//! - Nobody waits in it then: `process` is called with a timeout of zero, until nothing is there.
+//! - Nobody waits in it then: `process` is called with a timeout of zero, until nothing is there. After each call the rest of
+//!   tokio gets its turn.
 //! - Tokio has the signals, too. When the port has drained, it is closed, which its descriptor also reports.
 //!
 //! Run it with `cargo run -p socknotify-examples --bin tokio 127.0.0.1:7007`, and talk to it with
@@ -34,13 +35,14 @@ mod unix {
     use std::io::{self, ErrorKind, Read, Write};
     use std::net::TcpStream;
     use std::os::fd::AsFd;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use socknotify::Error;
     use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source, Worker};
     use tokio::io::unix::AsyncFd;
     use tokio::net::TcpListener;
-    use tokio::signal::unix::{SignalKind, signal};
+    use tokio::signal::unix::{Signal, SignalKind, signal};
 
     const AT_ONCE: Interest = Interest::IN.within(Duration::ZERO);
 
@@ -57,52 +59,70 @@ mod unix {
         let listener = TcpListener::bind(address).await?;
         println!("listening on {}", listener.local_addr()?);
 
-        let port = Port::new()?;
+        let port = Arc::new(Port::new()?);
         let mut worker = port.worker(64);
         // Its successor is unsafe, and asks for what a borrowed descriptor promises.
         #[allow(deprecated)]
         let watched = AsyncFd::with_interest(port.as_fd(), tokio::io::Interest::READABLE)?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        tokio::spawn(accept(Arc::clone(&port), listener, terminate, interrupt));
         loop {
-            tokio::select! {
-                // It wakes this loop itself, when all connections have ended.
-                _ = terminate.recv() => port.drain(Duration::from_secs(10)),
-                _ = interrupt.recv() => port.drain(Duration::from_secs(10)),
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => {
-                        if let Err(error) = adopt(&port, stream) {
-                            eprintln!("not adopted: {error}");
-                        }
-                    }
-                    Err(error) => {
-                        eprintln!("not accepted: {error}");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                },
-                readable = watched.readable() => {
-                    let mut readable = readable?;
-                    match worker.process(Some(Duration::ZERO)) {
-                        // Only now does tokio have to watch again.
-                        Ok(0) => readable.clear_ready(),
-                        Ok(_) => serve(&port, &mut worker),
-                        Err(Error::Closed) => return Ok(()),
-                        Err(error) => return Err(error.into()),
-                    }
-                }
+            let mut readable = watched.readable().await?;
+            match worker.process(Some(Duration::ZERO)) {
+                // Only now does tokio have to watch again.
+                Ok(0) => readable.clear_ready(),
+                Ok(_) => serve(&port, &mut worker),
+                Err(Error::Closed) => return Ok(()),
+                Err(error) => return Err(error.into()),
             }
+            // Clients that always have something leave a turn to tokio's other tasks, and to its sockets and signals.
+            tokio::task::yield_now().await;
         }
     }
 
+    /// Accepts until a signal comes. The port wakes the loop itself, when all connections have ended.
+    async fn accept(
+        port: Arc<Port<Client>>,
+        listener: TcpListener,
+        mut terminate: Signal,
+        mut interrupt: Signal,
+    ) {
+        loop {
+            let accepted = tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                accepted = listener.accept() => accepted.and_then(|(stream, _)| stream.into_std()),
+            };
+            match accepted {
+                Ok(stream) => adopt(&port, stream),
+                Err(error) => {
+                    eprintln!("not accepted: {error}");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        // Who has connected already is served, and nobody else can connect.
+        if let Ok(listener) = listener.into_std() {
+            listener
+                .incoming()
+                .map_while(Result::ok)
+                .for_each(|stream| adopt(&port, stream));
+        }
+        port.drain(Duration::from_secs(10));
+    }
+
     /// Move a connection from tokio to the port.
-    fn adopt(port: &Port<Client>, stream: tokio::net::TcpStream) -> io::Result<()> {
-        let client = Client {
-            stream: stream.into_std()?,
+    fn adopt(port: &Port<Client>, stream: TcpStream) {
+        let client = stream.set_nonblocking(true).map(|()| Client {
+            stream,
             unwritten: Vec::new(),
-        };
+        });
         // At once: a worker would arm it with its next call, and nobody calls before something comes.
-        port.arm(port.adopt(client)?, Interest::IN);
-        Ok(())
+        match client.and_then(|client| Ok(port.adopt(client)?)) {
+            Ok(client) => port.arm(client, Interest::IN),
+            Err(error) => eprintln!("not adopted: {error}"),
+        }
     }
 
     fn serve(port: &Port<Client>, worker: &mut Worker<Client>) {

@@ -37,6 +37,8 @@ mod echo {
     const INPUT: usize = 1;
     const ROOM: usize = 64;
     const RETRY: Duration = Duration::from_millis(100);
+    /// How often one connection is read from, before others get their turn.
+    const TURN: usize = 16;
 
     struct Connection {
         stream: TcpStream,
@@ -83,7 +85,7 @@ mod echo {
                             selector.remove(stream)?;
                             connections.remove(&ready.token);
                         }
-                        // What holds already is told, too.
+                        // What holds already is notified, too.
                         Some(filter) if filter != connection.filter => {
                             selector.change(stream, ready.token, filter, EDGES)?;
                             connection.filter = filter;
@@ -92,7 +94,7 @@ mod echo {
                     }
                 }
             }
-            // Edges: all that there is, since only the next one is told.
+            // Edges: all that there is, since only the next one is notified.
             while is_due {
                 match unless_blocked(listener.accept()) {
                     Ok(Some((stream, _))) => {
@@ -127,10 +129,14 @@ mod echo {
         }
     }
 
-    /// As far as it goes. Returns what to wait for then; nothing at the end of the stream.
+    /// As far as it goes in a turn. Returns what to wait for then; nothing at the end of the stream.
     fn echo(connection: &mut Connection) -> io::Result<Option<EventFilter>> {
-        let Connection { stream, left, .. } = connection;
-        loop {
+        let Connection {
+            stream,
+            left,
+            filter,
+        } = connection;
+        for _ in 0..TURN {
             while !left.is_empty() {
                 match unless_blocked(stream.write(left))? {
                     Some(sent) => drop(left.drain(..sent)),
@@ -144,6 +150,10 @@ mod echo {
                 None => return Ok(Some(EventFilter::IN)),
             }
         }
+        // Something is left to send, and perhaps to read. No edge comes a second time; to ask anew has it notified, and others
+        // get their turn before.
+        *filter = EventFilter::NONE;
+        Ok(Some(EventFilter::OUT))
     }
 
     fn unless_blocked<T>(result: io::Result<T>) -> io::Result<Option<T>> {
