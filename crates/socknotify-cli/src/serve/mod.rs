@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "root")]
     hidden: bool,
 
-    /// Show what is in a directory that has no index.html
+    /// Show what is in a directory that has no index.html, but for links that lead nowhere or out of the root
     #[arg(long, requires = "root")]
     listing: bool,
 

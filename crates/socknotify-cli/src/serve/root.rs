@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
+use cap_std::fs::{Dir, DirEntry, OpenOptions, OpenOptionsExt};
 
 use super::http::{Found, Listing, Place, is_hidden};
 use crate::system;
@@ -125,6 +125,10 @@ impl Root {
                 place.file()
             }
         };
+        self.leads_to_hidden(&path)
+    }
+
+    fn leads_to_hidden(&self, path: &Path) -> io::Result<bool> {
         let path = self.directory.canonicalize(path)?;
         let mut names = path.components();
         Ok(names.any(|name| match name {
@@ -133,9 +137,10 @@ impl Root {
         }))
     }
 
-    /// What is in a directory, as far as it can be asked for.
+    /// What is in a directory, as far as it is served: no link that leads out of the root, nowhere, or to a hidden name, and
+    /// nothing but files and directories.
     ///
-    /// Those who are sent it at the same time share it, if it has not changed.
+    /// Those who are sent it at the same time share it, if it has not changed. Where links lead can change without it.
     fn list(&self, place: &Place) -> io::Result<Arc<Listing>> {
         let directory = self.directory.open_dir(place.directory())?;
         let metadata = directory.try_clone()?.into_std_file().metadata()?;
@@ -151,24 +156,49 @@ impl Root {
                 return Ok(listing);
             }
         }
-        let mut listing = Listing::default();
+        let (mut listing, mut has_links) = (Listing::default(), false);
         for entry in directory.entries()? {
             let entry = entry?;
             let name = entry.file_name();
             if is_hidden(name.as_encoded_bytes()) && !self.rules.shows_hidden {
                 continue;
             }
+            has_links |= entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            let is_directory = match self.is_directory(place, &entry) {
+                Ok(Some(is_directory)) => is_directory,
+                Err(error) if is_used_up(&error) => return Err(error),
+                _ => continue,
+            };
             if let Some(name) = system::bytes_of(&name) {
-                let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
                 listing.add(&name, is_directory);
             }
         }
         let listing = Arc::new(listing.sort());
-        if let Some(identity) = identity {
+        if let Some(identity) = identity.filter(|_| !has_links) {
             *latest() = Some((identity, Arc::downgrade(&listing)));
         }
         Ok(listing)
     }
+
+    /// Whether an entry of this directory is one, perhaps behind a link. `None` if it is no file either.
+    fn is_directory(&self, place: &Place, entry: &DirEntry) -> io::Result<Option<bool>> {
+        let mut kind = entry.file_type()?;
+        if kind.is_symlink() {
+            // From the root: it may lead out of this directory.
+            let path = place.directory().join(entry.file_name());
+            if !self.rules.shows_hidden && self.leads_to_hidden(&path)? {
+                return Ok(None);
+            }
+            kind = self.directory.metadata(path)?.file_type();
+        }
+        Ok((kind.is_file() || kind.is_dir()).then(|| kind.is_dir()))
+    }
+}
+
+/// Whether no descriptor is left.
+fn is_used_up(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    code.is_some_and(|code| system::USED_UP.contains(&code))
 }
 
 /// The file, if it is one, and what else was found. Reading the metadata of an open file does not block.
@@ -194,13 +224,7 @@ pub(crate) fn examine(opened: io::Result<Opened>) -> (Option<File>, Found) {
             (Some(file), found)
         }
         Ok((_, metadata)) if metadata.is_dir() => (None, Found::Directory),
-        Err(error)
-            if error
-                .raw_os_error()
-                .is_some_and(|code| system::USED_UP.contains(&code)) =>
-        {
-            (None, Found::Busy)
-        }
+        Err(error) if is_used_up(&error) => (None, Found::Busy),
         _ => (None, Found::Nothing),
     }
 }

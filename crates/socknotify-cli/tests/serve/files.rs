@@ -375,6 +375,63 @@ fn a_directory_is_listed_only_if_that_is_asked_for_and_it_has_no_index() -> io::
     Ok(())
 }
 
+/// Not beneath it, nowhere, in a circle, to what is hidden, and to what is no file.
+#[cfg(unix)]
+#[test]
+fn what_is_listed_can_be_fetched_wherever_links_lead() -> io::Result<()> {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    for (arguments, of_hidden) in [
+        (&["--listing"][..], &[][..]),
+        (
+            &["--listing", "--hidden"],
+            &[".config", "config", "git-tree/"],
+        ),
+    ] {
+        let (site, mut client) = Site::visited(arguments)?;
+        let root = site.root();
+        let list = root.join("list");
+        fs::create_dir_all(root.join(".git/tree"))?;
+        fs::create_dir_all(root.join("other"))?;
+        fs::create_dir(&list)?;
+        fs::write(list.join("file"), "text")?;
+        fs::write(list.join(".config"), "text")?;
+        for (target, link) in [
+            ("file", "beside"),
+            ("../small.txt", "above"),
+            ("../other", "directory"),
+            ("beside", "twice"),
+            (".config", "config"),
+            ("../.git/tree", "git-tree"),
+            ("../../secret.txt", "outside"),
+            ("../../root/small.txt", "out-and-in"),
+            ("/etc", "absolute"),
+            ("nothing", "dead"),
+            ("file/below", "below-a-file"),
+            ("loop-2", "loop-1"),
+            ("loop-1", "loop-2"),
+            ("socket", "to-a-socket"),
+        ] {
+            symlink(target, list.join(link))?;
+        }
+        let _socket = UnixListener::bind(list.join("socket"))?;
+        let page = get(&mut client, "/list/", "")?.body;
+        let links = page.split("href=\"").skip(2);
+        let links: Vec<_> = links.filter_map(|link| link.split('"').next()).collect();
+        let always = ["above", "beside", "directory/", "file", "twice"];
+        let mut expected = [&always[..], of_hidden].concat();
+        expected.sort_unstable();
+        assert_eq!(links, expected);
+        for link in links {
+            let answer = get(&mut client, &format!("/list/{link}"), "")?;
+            assert_eq!(answer.status, 200, "{link}");
+        }
+        site.server.stop()?;
+    }
+    Ok(())
+}
+
 /// Its path has bytes that are no text.
 #[cfg(target_os = "linux")]
 #[test]
