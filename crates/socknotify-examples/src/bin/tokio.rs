@@ -57,7 +57,6 @@ mod unix {
     pub(crate) async fn main() -> io::Result<()> {
         let address = env::args().nth(1).unwrap_or("127.0.0.1:0".into());
         let listener = TcpListener::bind(address).await?;
-        println!("listening on {}", listener.local_addr()?);
 
         let port = Arc::new(Port::new()?);
         let mut worker = port.worker(64);
@@ -66,6 +65,8 @@ mod unix {
         let watched = AsyncFd::with_interest(port.as_fd(), tokio::io::Interest::READABLE)?;
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
+        // Only now: a signal that comes sooner would end it at once.
+        println!("listening on {}", listener.local_addr()?);
         tokio::spawn(accept(Arc::clone(&port), listener, terminate, interrupt));
         loop {
             let mut readable = watched.readable().await?;
