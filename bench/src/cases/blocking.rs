@@ -68,6 +68,18 @@ pub(crate) const COMPUTE: Case = Case {
     ..SLEEP
 };
 
+pub(crate) const BRIEF: Case = Case {
+    name: "blocking-brief",
+    about: "the same; some handlers sleep 0.3 ms, or all do",
+    axes: &[Axis {
+        parameter: Parameter::Blocking,
+        values: &[30, 100],
+        quick: &[100],
+    }],
+    prepare: |setting, effort| Blocking::prepare(Kind::Brief, setting, effort),
+    ..SLEEP
+};
+
 pub(crate) const LOOKUP: Case = Case {
     name: "lookup",
     about: "the same; each handler looks a row up in SQLite, which has all in memory",
@@ -92,6 +104,7 @@ const SOME: &[Axis] = &[Axis {
 
 const CONNECTIONS: usize = 64;
 const TIME: Duration = Duration::from_millis(50);
+const BRIEF_TIME: Duration = Duration::from_micros(300);
 /// A round is at least this long: all connections may wait for one that blocks, and nobody is answered meanwhile.
 const LEAST: usize = 200;
 /// Of a processor. It is shorter, as nothing else goes on meanwhile.
@@ -119,6 +132,7 @@ pub(super) fn all_but_blocking() -> Vec<Implementation> {
 #[derive(Clone, Copy)]
 enum Kind {
     Sleep,
+    Brief,
     Lock,
     File,
     Compute,
@@ -137,6 +151,7 @@ impl Blocking {
         let mut computed = None;
         let work: Work = match kind {
             Kind::Sleep => work(|| thread::sleep(TIME)),
+            Kind::Brief => work(|| thread::sleep(BRIEF_TIME)),
             Kind::Lock => {
                 let locks = [const { Mutex::new(()) }; LOCKS];
                 let next = AtomicUsize::new(0);

@@ -23,10 +23,11 @@ use std::io;
 
 use crate::case::Case;
 
-pub(crate) static ALL: [&Case; 27] = [
+pub(crate) static ALL: [&Case; 28] = [
     &blocking::SLEEP,
     &blocking::LOCK,
     &blocking::FILE,
+    &blocking::BRIEF,
     &blocking::COMPUTE,
     &blocking::LOOKUP,
     &stalls::BURST,

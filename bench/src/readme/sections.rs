@@ -100,7 +100,7 @@ const fn part(case: &'static str, values: &'static [(Parameter, &'static [usize]
 
 const FIVE: &[(Parameter, &[usize])] = &[(Parameter::Blocking, &[5])];
 
-const BLOCKING: [Part; 7] = [
+const BLOCKING: [Part; 8] = [
     part("lookup", &[(Parameter::Apart, &[1])]),
     part("blocking", &[]),
     Part {
@@ -112,6 +112,7 @@ const BLOCKING: [Part; 7] = [
         ..part("compute", &[(Parameter::Connections, &[4])])
     },
     part("blocking-compute", &[(Parameter::Blocking, &[100])]),
+    part("blocking-brief", &[(Parameter::Blocking, &[100])]),
     part("blocking-lock", FIVE),
     part("blocking-file", FIVE),
 ];

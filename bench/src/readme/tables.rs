@@ -98,13 +98,19 @@ const fn plain(heading: &'static str, implementation: Implementation) -> Column 
 }
 
 /// By what handlers do.
-const fn handlers(figure: Figure) -> [Line; 6] {
+const fn handlers(figure: Figure) -> [Line; 7] {
     [
         line("each looks a row up in SQLite", "lookup", figure, "apart=1"),
         line("none blocks", "blocking", figure, "blocking=0"),
         line("1 % sleep 50 ms", "blocking", figure, "blocking=1"),
         line("5 % do", "blocking", figure, "blocking=5"),
         line("20 % do", "blocking", figure, "blocking=20"),
+        line(
+            "each sleeps 0.3 ms",
+            "blocking-brief",
+            figure,
+            "blocking=100",
+        ),
         line(
             "each computes 15 ms",
             "blocking-compute",
