@@ -411,6 +411,8 @@ fn the_doctor_speaks_to_people_too() -> io::Result<()> {
 #[test]
 fn manual_pages_and_completions_are_generated_for_every_command() -> io::Result<()> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated");
+    // What an earlier build wrote is not what this one writes.
+    let _ = std::fs::remove_dir_all(&directory);
     let output = socknotify(&["generate", &directory.to_string_lossy()])?;
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let read = |name: &str| std::fs::read_to_string(directory.join(name));
@@ -428,6 +430,18 @@ fn manual_pages_and_completions_are_generated_for_every_command() -> io::Result<
         assert!(bash.contains(command), "{bash}");
     }
     assert!(read("socknotify.1")?.contains(".TH socknotify 1"));
+    // Those of `help` would say the same again.
+    let names = std::fs::read_dir(&directory)?.map(|entry| Ok(entry?.file_name()));
+    let names = names.collect::<io::Result<Vec<_>>>()?;
+    let pages = names
+        .iter()
+        .filter_map(|name| name.to_str()?.strip_suffix(".1"));
+    let mut pages: Vec<_> = pages.collect();
+    pages.sort_unstable();
+    let commands = ["doctor", "generate", "load", "scenarios", "serve"];
+    let mut expected = vec!["socknotify".to_owned()];
+    expected.extend(commands.map(|command| format!("socknotify-{command}")));
+    assert_eq!(pages, expected);
     for shell in ["_socknotify", "socknotify.fish", "_socknotify.ps1"] {
         assert!(read(shell)?.contains("idle-timeout"), "{shell}");
     }
@@ -458,13 +472,34 @@ fn what_is_no_address_is_a_usage_error_that_says_what_is_missing() -> io::Result
         ("", "it has no port"),
         ("a:b", "its port is no number"),
         ("a:65536", "its port is no number"),
-        ("::1:80", "[::1]:80"),
+        ("::1:80", "in brackets: [::1]:80\n"),
+        ("[::1:80", "in brackets: [::1]:80\n"),
+        ("::1]:80", "in brackets: [::1]:80\n"),
+        ("fe80::1%lo:80", "in brackets: [fe80::1%lo]:80\n"),
+        ("[::1]", "it has no port, as [::1]:7007 has"),
+        ("[::1", "it has no port, as [::1]:7007 has"),
+        ("fe80::1", "it has no port, as [fe80::1]:7007 has"),
+        (":::80", "in brackets: [::]:80\n"),
+        ("unix:@name", "a file of that name is unix:./@name"),
     ] {
         for (command, option) in [("serve", "--listen"), ("load", "--connect")] {
             let output = socknotify(&[command, &format!("{option}={address}")])?;
             assert_eq!(output.status.code(), Some(2), "{command} {address}");
             assert!(stderr(&output).contains(words), "{}", stderr(&output));
         }
+    }
+    Ok(())
+}
+
+/// A zone that has a name is found: the system says what it has against the address there.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_address_may_have_a_zone_with_a_name() -> io::Result<()> {
+    for mode in ["echo", "udp-echo"] {
+        let output = socknotify(&["serve", "--mode", mode, "--listen", "[fe80::1%lo]:0"])?;
+        assert_eq!(output.status.code(), Some(1));
+        let message = stderr(&output);
+        assert!(message.contains("(os error "), "{message}");
     }
     Ok(())
 }

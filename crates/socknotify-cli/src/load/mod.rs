@@ -14,12 +14,11 @@ mod score;
 
 use std::error::Error;
 use std::io::{self, IsTerminal};
-use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use socknotify::owned::Port;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{self, Endpoint};
 use crate::options::{self, OutputOptions, PortOptions};
 use crate::signals::Signals;
 use crate::{descriptors, output};
@@ -168,7 +167,7 @@ fn rate(text: &str) -> Result<f64, String> {
 fn addresses(server: &Endpoint) -> io::Result<Vec<Address>> {
     match server {
         Endpoint::Host(name) => {
-            let addresses: Vec<_> = name.to_socket_addrs()?.map(Address::Internet).collect();
+            let addresses: Vec<_> = endpoint::addresses(name)?.map(Address::Internet).collect();
             match addresses.is_empty() {
                 true => Err(io::ErrorKind::AddrNotAvailable.into()),
                 false => Ok(addresses),

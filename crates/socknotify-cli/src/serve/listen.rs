@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 #[cfg(unix)]
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{self, Endpoint};
 
 /// How many connections may wait to be accepted, if the system allows it.
 const BACKLOG: i32 = 4096;
@@ -40,7 +40,7 @@ impl Bound {
     pub(crate) fn bind(endpoint: &Endpoint, is_datagrams: bool) -> io::Result<(Listener, Self)> {
         match endpoint {
             Endpoint::Host(name) if is_datagrams => {
-                let socket = UdpSocket::bind(name)?;
+                let socket = UdpSocket::bind(&*endpoint::addresses(name)?.collect::<Vec<_>>())?;
                 socket.set_nonblocking(true)?;
                 let bound = Bound::at(socket.local_addr()?);
                 Ok((Listener::Datagrams(socket), bound))
@@ -124,7 +124,7 @@ impl fmt::Display for Bound {
 
 fn bind_tcp(name: &str) -> io::Result<TcpListener> {
     let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
-    for address in name.to_socket_addrs()? {
+    for address in endpoint::addresses(name)? {
         outcome = bind(
             Domain::for_address(address),
             Some(Protocol::TCP),
