@@ -20,12 +20,12 @@ pub(crate) fn run(arguments: &Arguments, mut command: Command) -> Result<bool, B
     let directory = &arguments.directory;
     let failed = |error| format!("{}: {error}", directory.display());
     fs::create_dir_all(directory).map_err(failed)?;
+    // Each page is there once, without those of `help`. The completions add that command, so they come behind.
+    let pages = command.clone().disable_help_subcommand(true);
+    clap_mangen::generate_to(pages, directory).map_err(failed)?;
     let name = command.get_name().to_owned();
     for &shell in Shell::value_variants() {
         clap_complete::generate_to(shell, &mut command, &name, directory).map_err(failed)?;
     }
-    // Each page is there once, without those of `help`.
-    let command = command.disable_help_subcommand(true);
-    clap_mangen::generate_to(command, directory).map_err(failed)?;
     Ok(true)
 }
