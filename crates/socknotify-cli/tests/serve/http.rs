@@ -111,6 +111,7 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
             400,
         ),
         ("GET a/b://x/a.txt HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET /a b HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
         (&*large, 431),
         (&*endless, 431),
@@ -127,8 +128,21 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
         assert!(answer.body.starts_with(&status.to_string()), "{answer:?}");
         assert!(client.is_at_end()?);
     }
-    dropped(server.address, "garbage", 7)?;
+    dropped(server.address, "garbage", 8)?;
     dropped(server.address, "too_large", 2)?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_later_minor_version_is_served_as_the_latest_that_is_known() -> io::Result<()> {
+    let server = Server::start("http", &[])?;
+    let mut client = HttpClient::connect(server.address)?;
+    for _ in 0..2 {
+        let answer = client.request(&GET.replace("HTTP/1.1", "HTTP/1.2"))?;
+        assert_eq!((answer.status, &*answer.body), (200, "Hello, world!\n"));
+    }
+    drop(client);
     server.stop()?;
     Ok(())
 }

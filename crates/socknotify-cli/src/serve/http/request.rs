@@ -66,26 +66,62 @@ pub(super) enum Refusal {
 /// The request at the beginning of these bytes, and how long its head is. `None` if it is not there in
 /// full.
 pub(super) fn parse(bytes: &[u8], site: Site) -> Result<Option<(Request, usize)>, Refusal> {
+    match parse_as(bytes, site, None) {
+        Err(Refusal::Version) => match later_minor(bytes) {
+            // It is written as 1.1 where it is parsed. Nothing here differs between them.
+            Some(at) => {
+                let mut as_known = bytes.to_vec();
+                let minor = std::mem::replace(&mut as_known[at], b'1');
+                parse_as(&as_known, site, Some(minor - b'0'))
+            }
+            None => Err(Refusal::Version),
+        },
+        outcome => outcome,
+    }
+}
+
+/// The request, which has this minor version if not the one that is parsed.
+fn parse_as(
+    bytes: &[u8],
+    site: Site,
+    minor: Option<u8>,
+) -> Result<Option<(Request, usize)>, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     match parsed.parse(bytes) {
         Ok(Status::Complete(length)) if length <= HEAD_LIMIT => {
+            parsed.version = minor.or(parsed.version);
             let request = understand(&parsed, site)?;
             Ok(Some((request, length)))
         }
         Ok(Status::Partial) if bytes.len() < HEAD_LIMIT => Ok(None),
         Ok(_) | Err(httparse::Error::TooManyHeaders) => Err(Refusal::HeadTooLarge),
-        Err(httparse::Error::Version) if has_version(bytes) => Err(Refusal::Version),
+        Err(httparse::Error::Version) if version(bytes).is_some() => Err(Refusal::Version),
         Err(_) => Err(Refusal::BadRequest),
     }
 }
 
-/// Whether the first line ends in a version of HTTP.
-fn has_version(bytes: &[u8]) -> bool {
-    let line = bytes.trim_ascii_start().split(|&byte| byte == b'\n').next();
-    let version = line.and_then(|line| line.trim_ascii_end().rsplit(|&byte| byte == b' ').next());
-    let version = version.and_then(|version| version.strip_prefix(b"HTTP/"));
-    matches!(version, Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit())
+/// The version of HTTP in which a first line ends that is a method, a target and a version, such as `HTTP/1.1`.
+fn version(bytes: &[u8]) -> Option<&[u8]> {
+    let line = bytes
+        .trim_ascii_start()
+        .split(|&byte| byte == b'\n')
+        .next()?;
+    let mut parts = line.trim_ascii_end().split(|&byte| byte == b' ');
+    let (_, _, version, None) = (parts.next()?, parts.next()?, parts.next()?, parts.next()) else {
+        return None;
+    };
+    let is_version = matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+        if major.is_ascii_digit() && minor.is_ascii_digit());
+    is_version.then_some(version)
+}
+
+/// Where the minor version is, if it is later than 1.1: who speaks it understands 1.1, too. RFC 9110, section 2.5.
+fn later_minor(bytes: &[u8]) -> Option<usize> {
+    let before = b" HTTP/1.";
+    version(bytes)?.strip_prefix(&before[1..])?;
+    let at = bytes.windows(before.len()).position(|it| it == before)?;
+    Some(at + before.len())
 }
 
 /// Whether a target is one of these forms: `/path`, `scheme://host/path`, and what only one method has.
@@ -249,6 +285,28 @@ mod tests {
         }
     }
 
+    /// RFC 9110, section 2.5.
+    #[test]
+    fn a_later_minor_version_is_served_as_the_latest_that_is_known() {
+        let text = "\r\nPOST /a HTTP/1.2\r\nHost: b\r\nContent-Length: 3\r\n\r\n";
+        for length in 0..text.len() {
+            let part = &text.as_bytes()[..length];
+            assert_eq!(parse(part, Site::default()), Ok(None), "{length}");
+        }
+        let later = request(text);
+        assert_eq!(later, request(&text.replace("HTTP/1.2", "HTTP/1.1")));
+        assert!(later.persists && later.body == 3);
+        // The log says what was sent.
+        let logged = Site {
+            is_logged: true,
+            ..Site::default()
+        };
+        let Ok(Some((request, _))) = parse(text.as_bytes(), logged) else {
+            panic!("it is a request");
+        };
+        assert_eq!(&*request.line, "POST /a HTTP/1.2");
+    }
+
     #[test]
     fn only_an_unmistakable_length_counts() {
         let with = |headers: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n");
@@ -283,6 +341,12 @@ mod tests {
             "GET /\r\n\r\n",
             "GET / HTTP/x.0\r\n\r\n",
             "GET / FTP/1.1\r\n\r\n",
+            "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /a b HTTP/2.0\r\nHost: a\r\n\r\n",
+            "GET /a  HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.2 HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.12\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.2\r\n\r\n",
             "GET a/b://x/a.txt HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET a.txt HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET * HTTP/1.1\r\nHost: a\r\n\r\n",
