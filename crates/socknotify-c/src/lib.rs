@@ -86,6 +86,7 @@ pub unsafe extern "C" fn sn_create_port_on(
 fn make(concurrency: u32, backend: Option<&CStr>) -> Result<CompletionPort, Code> {
     thread::make_key()?;
     socknotify::interface::leave_threads_unnamed();
+    socknotify::interface::count_milliseconds();
     let mut builder = CompletionPort::builder();
     builder = match concurrency {
         UNLIMITED => builder.unlimited(),

@@ -15,6 +15,13 @@ pub fn leave_threads_unnamed() {
     crate::engine::leave_threads_unnamed();
 }
 
+/// Call this before the first port is made where all timeouts are whole milliseconds. What is left of one after a wake-up is
+/// rounded up to them. `epoll_pwait2` is not called then, of which older versions of valgrind warn.
+pub fn count_milliseconds() {
+    #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+    crate::backend::count_milliseconds();
+}
+
 /// Call this whenever the limit of running threads rises, with no lock held. The first one stays.
 pub fn on_raise(port: &CompletionPort, call: impl Fn() + Send + Sync + 'static) {
     port.system().on_raise(Box::new(call));

@@ -13,7 +13,7 @@ use std::str::FromStr;
 #[cfg(windows)]
 pub(crate) use self::afd::{Afd, closes, is_own};
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
-pub(crate) use self::epoll::{Epoll, conditions};
+pub(crate) use self::epoll::{Epoll, conditions, count_milliseconds};
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
 pub(crate) use self::kqueue::{Kqueue, conditions};
 

@@ -19,6 +19,7 @@ mod translate;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+pub(crate) use self::sys::count_milliseconds;
 use self::sys::{Data, Errno, Reported};
 use crate::engine::{
     Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,

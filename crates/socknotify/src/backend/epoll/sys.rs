@@ -174,6 +174,13 @@ pub(super) fn wait(set: &OwnedFd, events: &mut Reported, room: usize, timeout: O
     events.count = waited.unwrap_or(0);
 }
 
+/// Kernels before 5.11 have no such call, and some sandboxes forbid it.
+static HAS_PWAIT2: AtomicBool = AtomicBool::new(true);
+
+pub(crate) fn count_milliseconds() {
+    HAS_PWAIT2.store(false, Ordering::Relaxed);
+}
+
 /// In microseconds, where the kernel can. `epoll::wait` counts milliseconds.
 #[cold]
 fn wait_exactly(
@@ -181,11 +188,9 @@ fn wait_exactly(
     memory: &mut [epoll::Event],
     timeout: Duration,
 ) -> rustix::io::Result<usize> {
-    /// Kernels before 5.11 have no such call, and some sandboxes forbid it.
-    static IS_MISSING: AtomicBool = AtomicBool::new(false);
     // Longer than a day is not needed: the caller waits again.
     let timeout = timeout.min(Duration::from_secs(24 * 60 * 60));
-    if !IS_MISSING.load(Ordering::Relaxed) {
+    if HAS_PWAIT2.load(Ordering::Relaxed) {
         let time = KernelTimespec {
             seconds: timeout.as_secs() as i64,
             nanoseconds: timeout.subsec_nanos().into(),
@@ -210,7 +215,7 @@ fn wait_exactly(
         if !matches!(error, libc::ENOSYS | libc::EPERM) {
             return Err(rustix::io::Errno::from_raw_os_error(error));
         }
-        IS_MISSING.store(true, Ordering::Relaxed);
+        count_milliseconds();
     }
     // It has them rounded up to milliseconds.
     let time = Timespec {
