@@ -311,6 +311,29 @@ static void the_win32_names(void) {
     CHECK(close(descriptor) == 0 && close(other) == 0);
 }
 
+/* PORTING.md: by the offset that appends on Windows nothing is written, but by O_APPEND. */
+static void appending(void) {
+    char name[] = "/tmp/socknotify-append-XXXXXX", found[16] = "";
+    int descriptor = mkstemp(name);
+    HANDLE file = (HANDLE)(intptr_t)descriptor;
+    HANDLE port = CreateIoCompletionPort(file, NULL, KEY, 1);
+    struct request *request = request_at(UINT64_MAX);
+    CHECK(port != NULL && write(descriptor, "abc", 3) == 3);
+    CHECK(!WriteFile(file, "def", 3, NULL, &request->overlapped));
+    CHECK(GetLastError() == ERROR_INVALID_PARAMETER);
+    CHECK(pread(descriptor, found, sizeof found, 0) == 3);
+#ifdef __linux__
+    CHECK(fcntl(descriptor, F_SETFL, O_APPEND) == 0);
+    memset(request, 0, sizeof *request);
+    CHECK(!WriteFile(file, "def", 3, NULL, &request->overlapped));
+    CHECK(GetLastError() == ERROR_IO_PENDING);
+    CHECK(next((sn_port)port, SN_SUCCESS, 3) == request);
+    CHECK(pread(descriptor, found, sizeof found, 0) == 6 && memcmp(found, "abcdef", 6) == 0);
+#endif
+    free(request);
+    CHECK(CloseHandle(port) && unlink(name) == 0 && close(descriptor) == 0);
+}
+
 /* With the descriptor and, if the file system gives it away again, the inode of one that was closed and deleted. */
 static void an_association_ends_with_its_file(void) {
     sn_port port;
@@ -408,5 +431,6 @@ int main(void) {
     cancelling();
     closing();
     the_win32_names();
+    appending();
     return 0;
 }
