@@ -16,7 +16,7 @@ use hyper::body::Bytes;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use socknotify_async::hyper_rt::Executor;
-use socknotify_async::{TcpListener, TcpStream, sleep, spawn, timeout, unblock};
+use socknotify_async::{Runtime, SlowTask, TcpListener, TcpStream, sleep, spawn, timeout, unblock};
 
 use crate::support::{PATIENCE, run, run_with_tokio};
 
@@ -37,6 +37,24 @@ async fn pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?).await?;
     Ok((client, listener.accept().await?.0))
+}
+
+#[test]
+fn a_slow_task_of_hypers_executor_is_named_by_its_caller() -> io::Result<()> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let on_slow = move |task: &SlowTask| {
+        let _ = tell.send(task.spawned_at);
+    };
+    let builder = Runtime::builder().on_slow(Duration::from_millis(20), on_slow);
+    let (line, (end, ended)) = (line!() + 2, std::sync::mpsc::channel::<()>());
+    builder.build()?.block_on(async move {
+        hyper::rt::Executor::execute(&Executor, async move { ended.recv() });
+        let at = told.recv_timeout(PATIENCE).expect("it is told of");
+        let at = at.expect("a task");
+        assert_eq!((at.file(), at.line()), (file!(), line));
+        drop(end);
+    });
+    Ok(())
 }
 
 #[test]

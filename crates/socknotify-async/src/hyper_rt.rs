@@ -50,6 +50,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
+    #[track_caller]
     fn execute(&self, future: F) {
         drop(Handle::current().spawn(future));
     }

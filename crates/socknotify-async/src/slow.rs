@@ -64,11 +64,12 @@ impl Slow {
     pub(crate) fn watch(&self, port: &CompletionPort, call: &OnSlow, is_closed: impl Fn() -> bool) {
         let mut watch = SlowWatch::new(self.after);
         while !is_closed() {
-            watch.look(port, |thread, _| {
+            let name = |thread: SlowThread, _| {
                 let polled = lock(&self.threads).get(&thread.thread).cloned();
                 let spawned_at = polled.and_then(|polled| *lock(&polled));
-                call(&SlowTask { spawned_at, thread });
-            });
+                SlowTask { spawned_at, thread }
+            };
+            watch.look(port, name, call);
             thread::park_timeout(watch.pause());
         }
     }

@@ -890,6 +890,77 @@ fn a_slow_task_is_told_of_with_the_place_where_it_was_spawned() -> io::Result<()
     Ok(())
 }
 
+/// Spawns a task that blocks until `ended` ends, and says when it has begun. Returns the caller's line.
+#[track_caller]
+fn spawn_blocked(runtime: &Runtime, ended: &Arc<Mutex<mpsc::Receiver<()>>>) -> u32 {
+    let (begin, begun) = mpsc::channel();
+    let ended = Arc::clone(ended);
+    drop(runtime.spawn(async move {
+        let _ = begin.send(());
+        let _ = ended.lock().expect("no panic").recv();
+    }));
+    begun.recv_timeout(PATIENCE).expect("it begins");
+    std::panic::Location::caller().line()
+}
+
+/// Two threads are due at one look, and the closure takes so long at the first one that the second one has another task.
+#[test]
+fn the_right_task_is_named_however_long_the_closure_takes() -> io::Result<()> {
+    const AFTER: Duration = Duration::from_millis(20);
+    let (tell, told) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    let on_slow = move |task: &SlowTask| {
+        let _ = tell.send(task.clone());
+        // In the end nobody sends any more.
+        let _ = may_go_on.lock().expect("no panic").recv();
+    };
+    let builder = Runtime::builder().places(2).threads(2);
+    let runtime = builder.on_slow(AFTER, on_slow).build()?;
+    // Whoever waits has the lock, and the others wait for that.
+    let blocked = || {
+        let (end, ended) = mpsc::channel();
+        (end, Arc::new(Mutex::new(ended)))
+    };
+    let begin = Instant::now();
+    let (end, ended) = blocked();
+    let lines = [
+        spawn_blocked(&runtime, &ended),
+        spawn_blocked(&runtime, &ended),
+    ];
+    let told = || told.recv_timeout(PATIENCE).expect("it is told of");
+    let go = || go_on.send(()).expect("the closure waits");
+    let one = told().thread.thread;
+    go();
+    while told().thread.thread == one {
+        go();
+    }
+    // Longer than twice what was told of either: both are due at the next look.
+    let time = begin.elapsed() * 2 + AFTER;
+    thread::sleep(time);
+    go();
+    let mut first = told();
+    while first.thread.time < time {
+        // It was due at the look before.
+        go();
+        first = told();
+    }
+    // Each thread gets another task meanwhile.
+    drop(end);
+    let (end, ended) = blocked();
+    spawn_blocked(&runtime, &ended);
+    spawn_blocked(&runtime, &ended);
+    go();
+    let second = told();
+    assert_ne!(first.thread.thread, second.thread.thread);
+    let mut named = [first, second].map(|it| it.spawned_at.expect("a task").line());
+    named.sort_unstable();
+    assert_eq!(named, lines);
+    drop((end, go_on));
+    assert!(runtime.shutdown(PATIENCE));
+    Ok(())
+}
+
 /// The thread that tells it has looked for tasks before.
 #[test]
 fn a_task_that_is_spawned_where_the_limit_is_told_runs() -> io::Result<()> {

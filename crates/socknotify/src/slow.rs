@@ -33,9 +33,14 @@ impl SlowWatch {
         (self.after / 4).clamp(least, most)
     }
 
-    /// Look at a port, and call this for each thread that is due, with the key of the packet that its worker has taken last. A
-    /// panic of it goes no further.
-    pub fn look(&mut self, port: &CompletionPort, call: impl Fn(SlowThread, Option<usize>)) {
+    /// Look at a port, and call this for what each thread that is due is named as. All are named before the first call, which may
+    /// take long: `name` gets the key of the packet that a thread's worker has taken last. A panic of a call goes no further.
+    pub fn look<T>(
+        &mut self,
+        port: &CompletionPort,
+        name: impl Fn(SlowThread, Option<usize>) -> T,
+        call: impl Fn(&T),
+    ) {
         let before = mem::take(&mut self.seen);
         let due = port.system().slow(&mut |thread, time| {
             let seen = before.get(&thread).filter(|seen| seen.0 <= time);
@@ -45,8 +50,9 @@ impl SlowWatch {
             self.seen.insert(thread, (time, next));
             is_due
         });
-        for (thread, key) in due {
-            drop_all([catch_unwind(AssertUnwindSafe(|| call(thread, key)))]);
+        let named = due.into_iter().map(|(thread, key)| name(thread, key));
+        for named in named.collect::<Vec<_>>() {
+            drop_all([catch_unwind(AssertUnwindSafe(|| call(&named)))]);
         }
     }
 }

@@ -501,9 +501,8 @@ where
         while self.crew.threads() > 0 {
             let end = connections.end.get();
             if let Some((watch, call)) = &mut slow {
-                watch.look(&connections.port, |thread, key| {
-                    call(&self.port.slow_handler((thread, key)));
-                });
+                let name = |thread, key| self.port.slow_handler((thread, key));
+                watch.look(&connections.port, name, |it| call(it));
             }
             let now = Instant::now();
             let to_end = end.map(|end| end.saturating_duration_since(now));
