@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <socknotify.h>
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -120,11 +121,67 @@ static void a_thread_that_waits_is_cancelled_after_the_call(void *(*start)(void 
     CHECK_EQ(sn_close_port(port), SN_SUCCESS);
 }
 
+#ifdef __linux__
+static atomic_int goes;
+
+/* No destructor runs. */
+static void *dequeue_and_vanish(void *value) {
+    dequeue(value);
+    while (!atomic_load(&goes)) {
+        usleep(100);
+    }
+    syscall(SYS_exit, 0);
+    return NULL;
+}
+
+static unsigned count(const char *directory) {
+    unsigned count = 0;
+    DIR *entries = opendir(directory);
+    while (readdir(entries) != NULL) {
+        count += 1;
+    }
+    closedir(entries);
+    return count;
+}
+
+/* Whoever dequeues first finds them gone: no list of theirs grows, and no descriptor by which they were looked at stays open. */
+static void threads_that_end_without_destructors_are_forgotten(uint32_t concurrency) {
+    enum { ROUNDS = 40 };
+    sn_port_state state = {.size = sizeof state};
+    unsigned before;
+    CHECK_EQ(sn_create_port(concurrency, &port), SN_SUCCESS);
+    before = count("/proc/self/fd");
+    for (int round = 0; round < ROUNDS; round += 1) {
+        pthread_t thread;
+        atomic_store(&goes, 0);
+        CHECK_EQ(sn_post(port, 0, 5, NULL), SN_SUCCESS);
+        CHECK_EQ(pthread_create(&thread, NULL, dequeue_and_vanish, (void *)5), 0);
+        do {
+            CHECK_EQ(sn_query_port(port, &state), SN_SUCCESS);
+        } while (state.queued > 0);
+        /* It blocks: this one has to look at it, if there is one permit, to have one. */
+        CHECK_EQ(sn_post(port, 0, 6, NULL), SN_SUCCESS);
+        dequeue((void *)6);
+        CHECK_EQ(sn_release(port), SN_SUCCESS);
+        atomic_store(&goes, 1);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+    }
+    CHECK_EQ(sn_query_port(port, &state), SN_SUCCESS);
+    CHECK_EQ(state.running <= 2, 1);
+    CHECK_EQ(count("/proc/self/fd") <= before + 5, 1);
+    CHECK_EQ(sn_close_port(port), SN_SUCCESS);
+}
+#endif
+
 int main(void) {
     keys_from_before_and_after_the_first_port();
     for (int round = 0; round < 20; round += 1) {
         a_thread_that_waits_is_cancelled_after_the_call(wait_in_port, 1);
         a_thread_that_waits_is_cancelled_after_the_call(wait_in_blocking, SN_UNLIMITED);
     }
+#ifdef __linux__
+    threads_that_end_without_destructors_are_forgotten(1);
+    threads_that_end_without_destructors_are_forgotten(SN_UNLIMITED);
+#endif
     return EXIT_SUCCESS;
 }

@@ -86,6 +86,10 @@ mod model {
             Description::default()
         }
 
+        pub(in super::super) fn has_ended(&self) -> bool {
+            false
+        }
+
         pub(in super::super) fn activity(&self) -> Activity {
             Activity::Unknown
         }

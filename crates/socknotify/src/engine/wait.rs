@@ -82,7 +82,9 @@ impl<B: Backend> Engine<B> {
         };
         let new = || {
             let permits: Weak<Self> = Arc::downgrade(self);
-            Box::new(Record::new(self.id, permits, lock(&self.roster).add()))
+            let (holder, left) = lock(&self.roster).add();
+            (0..left).for_each(|_| self.settle_if_due(self.gate.leave()));
+            Box::new(Record::new(self.id, permits, holder))
         };
         let taken = threads::take(self.id, new);
         let is_ending = taken.is_none();

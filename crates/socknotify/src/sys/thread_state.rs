@@ -75,6 +75,15 @@ impl ThreadState {
         Description::default()
     }
 
+    /// Whether it is known to have ended. This opens nothing.
+    pub(crate) fn has_ended(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        if self.process.is_this() {
+            return self.thread.has_ended();
+        }
+        cfg!(not(target_os = "linux")) && self.activity() == Activity::Ended
+    }
+
     /// What the thread does now. [`Unknown`](Activity::Unknown) in a forked child.
     pub(crate) fn activity(&self) -> Activity {
         #[cfg(unix)]

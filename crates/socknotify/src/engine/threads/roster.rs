@@ -10,6 +10,7 @@ use super::gate::{Flag, Gate, Load};
 use super::limit::{AdaptiveLimit, Look, PERIOD, Rises, Sample};
 use super::thread::{Holder, Word};
 use crate::SlowThread;
+use crate::engine::sync::ThreadState;
 use crate::sys::thread_state::Activity;
 
 /// How many of the threads that run one look reads the states of.
@@ -18,6 +19,8 @@ const LOOKED_AT: usize = 4;
 /// A thread that was seen before.
 struct Seen {
     holder: Arc<Holder>,
+    /// May have a descriptor open. It is not the thread's: that may end without destructors.
+    state: Arc<ThreadState>,
     word: Word,
     /// How many packets its worker had taken.
     taken: usize,
@@ -46,7 +49,8 @@ impl Seen {
 
 /// A thread that runs.
 pub(in crate::engine) struct Busy {
-    holder: Arc<Holder>,
+    id: Option<ThreadId>,
+    state: Arc<ThreadState>,
     time: Duration,
     key: Option<usize>,
 }
@@ -54,14 +58,14 @@ pub(in crate::engine) struct Busy {
 impl Busy {
     /// Whether it is one of these, by thread and by how long it has had its event.
     pub(in crate::engine) fn is(&self, one_of: &mut dyn FnMut(ThreadId, Duration) -> bool) -> bool {
-        self.holder.id.is_some_and(|id| one_of(id, self.time))
+        self.id.is_some_and(|id| one_of(id, self.time))
     }
 
     /// What is known of it, and the key of the packet that its worker has taken last.
     pub(in crate::engine) fn describe(&self) -> Option<(SlowThread, Option<usize>)> {
-        let seen = self.holder.state.describe();
+        let seen = self.state.describe();
         let thread = SlowThread {
-            thread: self.holder.id?,
+            thread: self.id?,
             id: seen.id,
             name: seen.name,
             time: self.time,
@@ -79,6 +83,8 @@ pub(in crate::engine) struct Roster {
     ended: u64,
     /// Where the next look begins.
     next: usize,
+    /// The next one of which to find out whether it has ended.
+    checked: usize,
     /// `None`: the limit is strict, or there is none.
     limit: Option<AdaptiveLimit>,
 }
@@ -90,20 +96,44 @@ impl Roster {
             threads: Vec::new(),
             ended: 0,
             next: 0,
+            checked: 0,
             limit,
         }
     }
 
-    pub(in crate::engine) fn add(&mut self) -> Arc<Holder> {
+    /// Add the calling thread. Threads that have ended without a word are dropped: a few are checked, the next ones in turn.
+    /// That is more than are added, so the list does not grow. Returns how many permits these held.
+    pub(in crate::engine) fn add(&mut self) -> (Arc<Holder>, usize) {
+        let permits = self.drop_ended();
         let holder = Arc::new(Holder::new());
         self.threads.push(Seen {
             holder: Arc::clone(&holder),
+            state: Arc::new(ThreadState::of_this()),
             word: Word::default(),
             taken: 0,
             since: Instant::now(),
             was_asleep: false,
         });
-        holder
+        (holder, permits)
+    }
+
+    fn drop_ended(&mut self) -> usize {
+        let mut permits = 0;
+        for _ in 0..LOOKED_AT.min(self.threads.len()) {
+            let index = self.checked % self.threads.len();
+            self.checked = index + 1;
+            if self.threads[index].state.has_ended() {
+                permits += usize::from(self.remove_at(index).runs());
+                self.checked = index;
+            }
+        }
+        permits
+    }
+
+    fn remove_at(&mut self, index: usize) -> Word {
+        let word = self.threads.remove(index).holder.word();
+        self.ended += word.dequeues();
+        word
     }
 
     pub(in crate::engine) fn remove(&mut self, holder: &Arc<Holder>) {
@@ -112,8 +142,7 @@ impl Roster {
             .iter()
             .position(|it| Arc::ptr_eq(&it.holder, holder));
         if let Some(index) = index {
-            self.threads.remove(index);
-            self.ended += holder.word().dequeues();
+            self.remove_at(index);
         }
     }
 
@@ -139,7 +168,8 @@ impl Roster {
                 }
             }
             busy.push(Busy {
-                holder: Arc::clone(&seen.holder),
+                id: seen.holder.id,
+                state: Arc::clone(&seen.state),
                 time: now.saturating_duration_since(seen.since),
                 key: taken.map(|(_, key)| key),
             });
@@ -200,7 +230,7 @@ impl Roster {
             }
             looked += 1;
             self.next = index + 1;
-            let sleeps = match seen.holder.state.activity() {
+            let sleeps = match seen.state.activity() {
                 Activity::Asleep => true,
                 Activity::Running => false,
                 Activity::Ended => {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 
 use super::scheduler::Parker;
-use crate::engine::sync::{AtomicU64, Mutex, ThreadState, lock, thread_local};
+use crate::engine::sync::{AtomicU64, Mutex, lock, thread_local};
 use crate::sys::Fd;
 
 /// Level-triggered registrations that were delivered to a thread, with their generations.
@@ -75,7 +75,6 @@ pub(in crate::engine) struct Holder {
     word: AtomicU64,
     /// Where the worker that it has dequeued with says what it has taken.
     taking: Mutex<Option<Arc<Taking>>>,
-    pub(super) state: ThreadState,
     /// `None` if it was ending, or if nobody is told of slow threads.
     pub(super) id: Option<ThreadId>,
 }
@@ -85,7 +84,6 @@ impl Holder {
         Holder {
             word: AtomicU64::new(0),
             taking: Mutex::new(None),
-            state: ThreadState::of_this(),
             id: match NAMES_THREADS.load(Ordering::Relaxed) {
                 true => with_thread(|_| std::thread::current().id()),
                 false => None,

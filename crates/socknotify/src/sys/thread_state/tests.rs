@@ -173,9 +173,11 @@ fn a_thread_that_ended_is_seen_as_that() {
     }
     let subject = Subject::computing();
     subject.state.activity();
+    assert!(!subject.state.has_ended());
     let state = subject.end();
     // Joining it does not wait until the kernel has removed it.
     wait_until("ended", || state.activity() == Activity::Ended);
+    assert!(state.has_ended());
 }
 
 #[test]
@@ -183,8 +185,11 @@ fn a_thread_that_ended_before_the_first_look_is_seen_as_that() {
     if !IS_SHOWN {
         return;
     }
-    let state = Subject::sleeping().end();
-    wait_until("ended", || state.activity() == Activity::Ended);
+    let subject = Subject::sleeping();
+    assert!(!subject.state.has_ended());
+    let state = subject.end();
+    wait_until("ended", || state.has_ended());
+    assert_eq!(state.activity(), Activity::Ended);
 }
 
 #[test]

@@ -60,6 +60,16 @@ impl Thread {
         }
     }
 
+    /// `tgkill` — If its number is another thread's by now, that is not seen before a look has opened its state.
+    pub(crate) fn has_ended(&self) -> bool {
+        if let Some(stat) = self.stat.get() {
+            return read(stat) == Activity::Ended;
+        }
+        // SAFETY: without a signal it only says whether the thread is there.
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), self.id, 0) };
+        sent < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    }
+
     /// Unknown if `/proc` does not show the state, now or at all.
     pub(crate) fn activity(&self) -> Activity {
         if let Some(stat) = self.stat.get() {
