@@ -131,6 +131,7 @@
 compile_error!("socknotify supports Linux, Windows, macOS and its relatives, and the BSDs");
 
 mod backend;
+mod burst;
 mod crew;
 mod drops;
 mod engine;

@@ -209,6 +209,32 @@ fn posting_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+#[for_every_backend]
+fn a_burst_of_messages_leaves_no_memory_behind(backend: Backend) -> io::Result<()> {
+    const BURST: u64 = 100_000;
+    let port = Port::<socket2::Socket, u64>::from(port(backend)?);
+    let mut worker = port.worker(64);
+    let mut send_and_take = |count| -> io::Result<()> {
+        (0..count).try_for_each(|message| port.send(message))?;
+        let mut taken = 0;
+        while taken < count {
+            worker.process(None)?;
+            while let Some(event) = worker.take() {
+                assert!(matches!(event, Event::Message(message) if message == taken));
+                taken += 1;
+            }
+        }
+        Ok(())
+    };
+    send_and_take(64)?;
+    let before = bytes();
+    send_and_take(BURST)?;
+    // Of the messages and of their packets the memory for 4,096 is kept.
+    let left = bytes() - before;
+    assert!(left <= 512 << 10, "{left} bytes");
+    Ok(())
+}
+
 /// With deadlines that move, too.
 #[for_every_backend]
 fn arming_and_taking_owned_connections_allocates_nothing(backend: Backend) -> io::Result<()> {

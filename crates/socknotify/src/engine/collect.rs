@@ -10,7 +10,7 @@ use super::table::{Delivery, Outcome, Slot, Undelivered};
 use super::threads::Levels;
 use super::{Alarm, Core, Engine, Packet, Scratch};
 use crate::sys::Fd;
-use crate::{Entry, Events};
+use crate::{Entry, Events, burst};
 
 /// How many packets and reports may come out, over all threads, before the backend is asked again.
 const SKIPS: u32 = 8;
@@ -20,9 +20,6 @@ const SKIPPED_FOR: u64 = 100;
 
 /// No alarm is set.
 pub(super) const NEVER: u64 = u64::MAX;
-
-/// The queue keeps memory for so many packets once they were dequeued.
-const KEPT: usize = 4096;
 
 /// In place of their number: the last call that asked had no room for all that is ready, but for more than one.
 const FULL: u32 = u32::MAX;
@@ -314,9 +311,8 @@ impl<B: Backend> Engine<B> {
             entries[count] = packet.entry;
             count += 1;
         }
-        if core.queue.is_empty() && core.queue.capacity() > KEPT {
-            core.queue.shrink_to(KEPT);
-        }
+        burst::shrink(&mut core.queue);
+        burst::shrink(&mut core.ahead);
         self.publish_queued(&core);
         self.on_skipped(count);
         // This thread was on its way. Others are, if its call finds that something is left.

@@ -15,6 +15,7 @@ use super::record::Reasons;
 use super::source::{Source, raw};
 use super::timers::{Make, Timers};
 use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
+use crate::burst;
 use crate::crew::Crew;
 use crate::lock::{self, lock};
 use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
@@ -564,7 +565,7 @@ impl<T, M> Shared<T, M> {
     }
 
     pub(super) fn next_notice(&self) -> Option<Notice<T>> {
-        lock(&self.notices).pop_front()
+        burst::pop(&mut lock(&self.notices))
     }
 
     /// No thread can take them.

@@ -15,6 +15,7 @@ use super::packet::{Packet, is_completion, is_to_take};
 use super::port::{Notice, Shared};
 use super::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
+use crate::burst;
 use crate::engine::{Caller, Left, Polls, Taking};
 use crate::lock::lock;
 use crate::sys;
@@ -742,7 +743,7 @@ impl<T: Source, M> Shared<T, M> {
     fn event_of_port(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
         match Packet::of_port(packet, &self.connections.slots)? {
             Packet::Message => {
-                let message = lock(&self.messages).pop_front()?;
+                let message = burst::pop(&mut lock(&self.messages))?;
                 *results += usize::from(matches!(message, Message::Result(_)));
                 Some(Event::Message(message.into_inner()))
             }
