@@ -208,3 +208,43 @@ fn a1_a_batch_takes_time_in_proportion_to_its_entries(backend: Backend) -> io::R
     }
     Ok(())
 }
+
+/// The processor time of a dequeue, by a thread that dequeues from so many ports in turn.
+fn dequeuing_in_turn(backend: Backend, count: usize) -> io::Result<Duration> {
+    let ports = (0..count)
+        .map(|_| port_with(backend, 1))
+        .collect::<io::Result<Vec<_>>>()?;
+    let turn = || -> io::Result<Duration> {
+        ports
+            .iter()
+            .try_for_each(|port| port.post(Entry::default()))?;
+        let before = thread_time();
+        for port in &ports {
+            port.dequeue_one(Some(Duration::ZERO))?;
+        }
+        Ok((thread_time() - before) / count as u32)
+    };
+    // The first time, it gets memory for each.
+    turn()?;
+    let mut best = Duration::MAX;
+    for _ in 0..20 {
+        best = best.min(turn()?);
+    }
+    Ok(best)
+}
+
+#[for_every_backend(timed)]
+fn f2_a_dequeue_costs_no_more_for_each_port_that_the_thread_has_used(
+    backend: Backend,
+) -> io::Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let many = 3000.min((raise_limit()? - 200) / 4);
+    let few = dequeuing_in_turn(backend, 100)?;
+    let many = dequeuing_in_turn(backend, many)?;
+    // More memory is used, which the processor's caches do not hold.
+    assert!(
+        many < few * 8,
+        "{few:?} with a hundred, and {many:?} with many"
+    );
+    Ok(())
+}

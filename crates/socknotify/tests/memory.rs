@@ -209,6 +209,29 @@ fn posting_and_dequeuing_allocates_nothing(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
+/// Beside others that stay.
+#[for_every_backend]
+fn a_thread_keeps_nothing_of_ports_that_are_gone(backend: Backend) -> io::Result<()> {
+    for others in [1, 50] {
+        let use_port = || -> io::Result<_> {
+            let port = port_with(backend, 1)?;
+            port.post(Entry::default())?;
+            port.dequeue_one(None)?;
+            Ok(port)
+        };
+        let before = bytes();
+        let others = (0..others)
+            .map(|_| use_port())
+            .collect::<io::Result<Vec<_>>>()?;
+        let each = (bytes() - before) / others.len() as isize;
+        (0..1000).try_for_each(|_| use_port().map(drop))?;
+        // Those that are gone are dropped when they are as many as those that stay.
+        let most = each * (2 * others.len() as isize + 20);
+        assert!(bytes() - before <= most, "{} of {most}", bytes() - before);
+    }
+    Ok(())
+}
+
 #[for_every_backend]
 fn a_burst_of_messages_leaves_no_memory_behind(backend: Backend) -> io::Result<()> {
     const BURST: u64 = 100_000;

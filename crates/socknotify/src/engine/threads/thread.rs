@@ -188,19 +188,50 @@ impl Drop for Record {
     }
 }
 
+/// So many records are looked through whenever a thread changes ports.
+const FEW: usize = 16;
+
 /// A thread's relation to ports.
 #[derive(Default)]
 struct Thread {
     /// The port that it dequeued from last, unless it does so now.
     current: Option<Box<Record>>,
-    #[allow(clippy::vec_box, reason = "they are moved as they are")]
-    others: Vec<Box<Record>>,
+    /// By port. `None`: it is in use.
+    others: Vec<(u32, Option<Box<Record>>)>,
+    /// With more of them, those of ports that are gone are dropped.
+    most: usize,
 }
 
 impl Thread {
     /// The record of this port, if the thread dequeued from that last.
     fn current(&mut self, port: u32) -> Option<&mut Record> {
         self.current.as_deref_mut().filter(|it| it.port == port)
+    }
+
+    fn index(&self, port: u32) -> Result<usize, usize> {
+        self.others.binary_search_by_key(&port, |it| it.0)
+    }
+
+    fn keep(&mut self, record: Box<Record>) {
+        let index = self.index(record.port).unwrap_or_else(|index| {
+            self.others.insert(index, (record.port, None));
+            index
+        });
+        self.others[index].1 = Some(record);
+        if self.others.len() > self.most {
+            self.drop_gone();
+        }
+    }
+
+    /// Where there are many, the next time when there are twice as many: so a dequeue does not cost more with each port.
+    fn drop_gone(&mut self) {
+        let is_there = |it: &Record| it.permits.strong_count() > 0;
+        self.others
+            .retain(|it| it.1.as_deref().is_some_and(is_there));
+        self.most = match self.others.len() {
+            FEW.. => self.others.len() * 2,
+            _ => 0,
+        };
     }
 }
 
@@ -230,10 +261,11 @@ fn change(port: u32, new: impl FnOnce() -> Box<Record>) -> Option<Box<Record>> {
         before.give_back();
     }
     let found = with_thread(|thread| {
-        thread.others.extend(before);
-        thread.others.retain(|it| it.permits.strong_count() > 0);
-        let index = thread.others.iter().position(|it| it.port == port)?;
-        Some(thread.others.swap_remove(index))
+        if let Some(before) = before {
+            thread.keep(before);
+        }
+        let index = thread.index(port).ok()?;
+        thread.others[index].1.take()
     })?;
     Some(found.unwrap_or_else(new))
 }
