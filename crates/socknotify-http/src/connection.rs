@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode, Version};
-use socknotify::owned::{BorrowedSocket, Event, Held, Input, Interest, Source, Worker};
+use socknotify::owned::{BorrowedSocket, Event, Held, Input, Interest, Readiness, Source, Worker};
 
 use crate::body::RequestBody;
 use crate::head::{self, Framing, Head};
@@ -74,12 +74,13 @@ impl Connection {
     }
 
     /// Receive, if that is what to do, and answer the request that is there.
-    fn serve<F>(&mut self, shared: &Shared<F>) -> Next
+    fn serve<F>(&mut self, readiness: &mut Readiness, shared: &Shared<F>) -> Next
     where
         F: Fn(&mut Request<'_>) -> Response,
     {
         if !self.has_buffered() {
-            match self.input.receive(&self.stream) {
+            // A short read empties the socket: then it is armed again without a system call.
+            match self.input.receive(readiness.io(&self.stream)) {
                 Ok(true) => {}
                 Ok(false) => return Next::Drop,
                 // There is more than a head may have.
@@ -232,7 +233,8 @@ pub(crate) fn on_event<F>(
         // It is closed.
         _ => return,
     };
-    let next = held.serve(shared);
+    let (connection, readiness) = held.split();
+    let next = connection.serve(readiness, shared);
     go_on(shared, worker, held, next);
 }
 
