@@ -4,8 +4,8 @@
 //! send found no room and there is room again: polls from time to time can miss that the condition has fallen.
 //! The driver's event selection does not: after a receive, or a send that found no room, the driver records the
 //! condition again. It costs an event object per socket, so it is used for edge-triggered registrations only. Watching
-//! this event takes a wait in the system's thread pool, and a thread switch for each edge, so that is begun only if a
-//! poll cannot tell of the next edge.
+//! this event takes another one, a wait in the system's thread pool, and a thread switch for each edge, so that is begun
+//! only if a poll cannot tell of the next edge.
 //!
 //! `WSAEventSelect` does the same, but first makes the socket non-blocking.
 //!
@@ -16,7 +16,7 @@ use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE, WAIT_OBJECT_0};
+use windows_sys::Win32::Foundation::{HANDLE, WAIT_OBJECT_0};
 use windows_sys::Win32::Networking::WinSock::{
     FD_ACCEPT, FD_CONNECT, FD_CONNECT_BIT, FD_OOB, FD_READ, FD_WRITE, WSAEnumNetworkEvents,
     WSANETWORKEVENTS,
@@ -32,6 +32,11 @@ use super::device::{self, select_events, take_events};
 use crate::sys::{self, Fd};
 use crate::windows::port::{self, KernelPort};
 
+#[link(name = "ntdll")]
+unsafe extern "system" {
+    fn RtlDllShutdownInProgress() -> u8;
+}
+
 /// Where the packet of an edge goes.
 struct Destination {
     port: HANDLE,
@@ -45,7 +50,7 @@ struct Destination {
 pub(super) struct Edges {
     fd: Fd,
     event: OwnedHandle,
-    wait: HANDLE,
+    wait: Option<Wait>,
     destination: *mut Destination,
     /// Which ones are recorded.
     conditions: u32,
@@ -61,15 +66,7 @@ unsafe impl Send for Edges {}
 impl Edges {
     /// Begin to record the edges of a socket, of these conditions at least. What holds counts as one.
     pub(super) fn new(port: &KernelPort, key: usize, fd: Fd, wanted: u32) -> io::Result<Self> {
-        // The wait resets it.
-        // SAFETY: the call touches no memory of ours; what it returns is a new handle.
-        let event = unsafe {
-            let event = CreateEventW(null(), 0, 0, null());
-            if event.is_null() {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedHandle::from_raw_handle(event)
-        };
+        let event = new_event()?;
         let destination = Box::into_raw(Box::new(Destination {
             port: port.handle(),
             key,
@@ -79,7 +76,7 @@ impl Edges {
         let edges = Edges {
             fd,
             event,
-            wait: null_mut(),
+            wait: None,
             destination,
             conditions: match wanted & !INPUT == 0 && port::is_wine() {
                 true => INPUT,
@@ -98,30 +95,17 @@ impl Edges {
 
     /// Whether there is a packet for each edge.
     pub(super) fn is_watched(&self) -> bool {
-        !self.wait.is_null()
+        self.wait.is_some()
     }
 
-    /// `RegisterWaitForSingleObject` — If there may be an edge, from the last [`take`](Self::take) on, a packet is queued
-    /// on the port, with the key, and the socket's number in place of a pointer.
+    /// If there may be an edge, from the last [`take`](Self::take) on, a packet is queued on the port, with the key, and the
+    /// socket's number in place of a pointer.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         if self.is_watched() {
             return Ok(());
         }
-        // SAFETY: the destination and the event live until the wait has ended.
-        let waits = unsafe {
-            RegisterWaitForSingleObject(
-                &mut self.wait,
-                self.event.as_raw_handle(),
-                Some(pass_on),
-                self.destination.cast(),
-                INFINITE,
-                WT_EXECUTEINWAITTHREAD,
-            )
-        };
-        if waits == 0 {
-            self.wait = null_mut();
-            return Err(io::Error::last_os_error());
-        }
+        // SAFETY: the destination and the event live longer than the wait.
+        self.wait = Some(unsafe { Wait::begin(&self.event, self.destination)? });
         self.is_stale = false;
         Ok(())
     }
@@ -211,12 +195,70 @@ impl Drop for Edges {
             // This fails if the handle is no socket.
             let _ = select_events(sys::handle(self.fd), null_mut(), 0);
         }
-        // SAFETY: when the call returns, the wait has ended, and nobody reads the destination any more.
+        self.wait = None;
+        // SAFETY: the wait has ended, and nobody reads the destination any more.
+        drop(unsafe { Box::from_raw(self.destination) });
+    }
+}
+
+/// An event that each wait for it resets.
+fn new_event() -> io::Result<OwnedHandle> {
+    // SAFETY: the call touches no memory of ours; what it returns is a new handle.
+    unsafe {
+        let event = CreateEventW(null(), 0, 0, null());
+        if event.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedHandle::from_raw_handle(event))
+    }
+}
+
+/// A wait in the system's thread pool. Once it is dropped, no callback is running, and none comes.
+struct Wait {
+    wait: HANDLE,
+    /// Set when the wait has ended.
+    ended: OwnedHandle,
+}
+
+impl Wait {
+    /// `RegisterWaitForSingleObject` — [Pass on](pass_on) each time that the event is set.
+    ///
+    /// # Safety
+    ///
+    /// The event and the destination live longer than this.
+    unsafe fn begin(event: &OwnedHandle, destination: *mut Destination) -> io::Result<Self> {
+        let ended = new_event()?;
+        let mut wait = null_mut();
+        // SAFETY: the caller's promise.
+        let waits = unsafe {
+            RegisterWaitForSingleObject(
+                &mut wait,
+                event.as_raw_handle(),
+                Some(pass_on),
+                destination.cast(),
+                INFINITE,
+                WT_EXECUTEINWAITTHREAD,
+            )
+        };
+        if waits == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Wait { wait, ended })
+    }
+}
+
+impl Drop for Wait {
+    /// `UnregisterWaitEx` — With `INVALID_HANDLE_VALUE` the call itself would wait for callbacks. Under Wine it does not
+    /// exclude the pool's thread when that is about to call back: it writes to a null pointer, or returns during the
+    /// callback.
+    fn drop(&mut self) {
+        // SAFETY: the wait has not ended before. No memory of ours is used.
         unsafe {
-            if !self.wait.is_null() {
-                UnregisterWaitEx(self.wait, INVALID_HANDLE_VALUE);
+            UnregisterWaitEx(self.wait, self.ended.as_raw_handle());
+            // While the process exits, the pool has no thread any more that would set the event.
+            if RtlDllShutdownInProgress() == 0 {
+                WaitForSingleObject(self.ended.as_raw_handle(), INFINITE);
             }
-            drop(Box::from_raw(self.destination));
         }
     }
 }
@@ -245,6 +287,10 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::windows::io::AsRawSocket;
     use std::thread;
+
+    use windows_sys::Win32::System::Threading::{
+        PTP_CALLBACK_INSTANCE, TrySubmitThreadpoolCallback,
+    };
 
     use super::*;
 
@@ -285,8 +331,22 @@ mod tests {
 
     /// The callback that posts an edge's packet uses the port and the destination to its end. Nothing may be freed
     /// before. Without waiting for the callback, it would post after the check below.
+    ///
+    /// Others use the system's thread pool too, and hold its lock for a moment.
     #[test]
     fn when_it_is_dropped_no_call_is_under_way() -> io::Result<()> {
+        unsafe extern "system" fn nothing(_: PTP_CALLBACK_INSTANCE, _: *mut core::ffi::c_void) {}
+        thread::scope(|scope| {
+            let drops = scope.spawn(drop_while_called);
+            while !drops.is_finished() {
+                // SAFETY: the callback uses no memory. If there is none for it, the next one tries again.
+                unsafe { TrySubmitThreadpoolCallback(Some(nothing), null_mut(), null()) };
+            }
+            drops.join().expect("no check fails")
+        })
+    }
+
+    fn drop_while_called() -> io::Result<()> {
         const KEY: usize = 84;
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let _peer = TcpStream::connect(listener.local_addr()?)?;
@@ -294,7 +354,7 @@ mod tests {
         let fd = sys::fd(socket.as_raw_socket()).expect("it is a socket");
         let port = KernelPort::new()?;
         let (mut packets, mut posted) = (Vec::new(), 0);
-        for round in 0..300 {
+        for round in 0..1000 {
             // It has room to send: the event is signalled at once.
             let mut edges = Edges::new(&port, KEY, fd, device::SEND)?;
             edges.watch()?;
