@@ -67,8 +67,8 @@ pub(crate) fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Closes `old` and gives its number to `new`. Another thread may get it in between: then this waits until it is free again,
-/// and fails if that takes too long.
+/// Closes `old` and gives its number to `new`. Another thread may get it in between: then this waits until it is free again. If
+/// that thread keeps it, this fails with `ResourceBusy`, and the test begins anew.
 pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
     let number = raw(&old);
     let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,12 +77,13 @@ pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
     take_lower(number, &mut lower)?;
     let mut old = Some(old);
     let mut others = Vec::new();
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(1);
+    let lost = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let taken = loop {
         let is_lower = |it: &OwnedHandle| number_of(it) < number;
         match lower.iter().position(is_lower) {
             Some(index) => drop(lower.swap_remove(index)),
-            None => break Err(io::Error::other("no lower number is free")),
+            None => break lost("other threads have got the lower numbers"),
         }
         drop(old.take());
         let socket = new.try_clone()?;
@@ -90,7 +91,7 @@ pub(crate) fn take_number(old: Socket, new: Socket) -> io::Result<Socket> {
             break Ok(socket);
         }
         if Instant::now() >= end {
-            break Err(io::Error::other("another thread has got the number"));
+            break lost("another thread has got the number");
         }
         // Where the latest free one is given, it comes after these.
         if others.len() == 16 {
