@@ -35,33 +35,27 @@ pub(crate) struct Head {
 
 /// The head that these bytes begin with, and its length; `None` if it is not complete. Else the status that refuses it.
 pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize)>, StatusCode> {
-    let parsed = parse_any(bytes);
+    let mut parsed = parse_any(bytes, limits.target);
+    // A later minor version says what this one says, and more.
+    if let Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED) = parsed {
+        if let Some(bytes) = as_version_1_1(bytes) {
+            parsed = parse_any(&bytes, limits.target);
+        }
+    }
     // The target is not known before its line is complete. Methods and versions are short.
     let line = || memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
+    let longest = limits.target.min(limits.head).saturating_add(32);
     match parsed {
-        Ok(None) if line() > limits.target.min(limits.head) + 32 => Err(StatusCode::URI_TOO_LONG),
+        Ok(None) if line() > longest => Err(StatusCode::URI_TOO_LONG),
         Ok(None) if bytes.len() > limits.head => Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
-        Ok(Some((head, _))) if target_length(&head.parts.uri) > limits.target => {
-            Err(StatusCode::URI_TOO_LONG)
-        }
         Ok(Some((_, length))) if length > limits.head => {
             Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
         }
-        // A later minor version says what this one says, and more.
-        Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED) => match as_version_1_1(bytes) {
-            Some(bytes) => parse_any(&bytes),
-            None => parsed,
-        },
         _ => parsed,
     }
 }
 
-fn target_length(uri: &Uri) -> usize {
-    let authority = uri.authority().map_or(0, |it| it.as_str().len());
-    authority + uri.path_and_query().map_or(0, |it| it.as_str().len())
-}
-
-fn parse_any(bytes: &[u8]) -> Result<Option<(Head, usize)>, StatusCode> {
+fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, StatusCode> {
     const BAD: StatusCode = StatusCode::BAD_REQUEST;
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
     let mut request = httparse::Request::new(&mut []);
@@ -70,6 +64,10 @@ fn parse_any(bytes: &[u8]) -> Result<Option<(Head, usize)>, StatusCode> {
         Ok(Status::Partial) => return Ok(None),
         Err(httparse::Error::TooManyHeaders) => {
             return Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        }
+        // Which version it is, its whole line says.
+        Err(httparse::Error::Version) if !bytes.trim_ascii_start().contains(&b'\n') => {
+            return Ok(None);
         }
         Err(httparse::Error::Version) => return Err(refuse_version(bytes)),
         Err(_) => return Err(BAD),
@@ -84,6 +82,13 @@ fn parse_any(bytes: &[u8]) -> Result<Option<(Head, usize)>, StatusCode> {
         memory.slice(begin..begin + part.len())
     };
     let (method, target) = (request.method.ok_or(BAD)?, request.path.ok_or(BAD)?);
+    if target.len() > longest {
+        return Err(StatusCode::URI_TOO_LONG);
+    }
+    // What is behind it, `Uri` would drop.
+    if target.contains('#') {
+        return Err(BAD);
+    }
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
     let uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
     let version = match request.version {
@@ -344,6 +349,7 @@ mod tests {
             "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET / HTTP/x.0\r\n\r\n",
             "GET / FTP/1.1\r\n\r\n",
+            "GET /#a HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET a.txt HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET * HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET / HTTP/1.1\r\n\r\n",
@@ -361,6 +367,22 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: a\r\nX\r\n\r\n",
         ] {
             assert_eq!(refusal(text), 400, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn in_which_parts_it_comes_does_not_matter() {
+        for (text, status) in [
+            ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", 0),
+            ("GET / HTTP/2.0\r\n\r\n", 505),
+            ("\r\nPRI * HTTP/2.0\r\n\r\n", 505),
+            ("GET / HTTP/x.0\r\n\r\n", 400),
+        ] {
+            let ends = 0..=text.len();
+            let mut outcome = ends.map(|end| parse_text(&text[..end]));
+            let first = outcome.find(|it| !matches!(it, Ok(None)));
+            let got = first.expect(text).map_or_else(|it| it.as_u16(), |_| 0);
+            assert_eq!(got, status, "{text:?}");
         }
     }
 
@@ -400,6 +422,24 @@ mod tests {
         let header = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "a".repeat(4000));
         assert_eq!(status(&header), 431);
         assert_eq!(status(&format!("{header}\r\n\r\n")), 431);
+        // Whatever the version, and with nothing too much.
+        for version in ["1.0", "1.1", "1.2"] {
+            let target = |length: usize| {
+                let target = format!("http://a/{}", "a".repeat(length - 9));
+                format!("GET {target} HTTP/{version}\r\nHost: a\r\n\r\n")
+            };
+            assert_eq!(status(&target(1000)), 0, "{version}");
+            assert_eq!(status(&target(1001)), 414, "{version}");
+            let head = |length: usize| {
+                let head = format!("GET / HTTP/{version}\r\nHost: a\r\nX: ");
+                format!("{head}{}\r\n\r\n", "a".repeat(length - head.len() - 4))
+            };
+            assert_eq!(status(&head(4000)), 0, "{version}");
+            assert_eq!(status(&head(4001)), 431, "{version}");
+            assert_eq!(status(&head(8000)[..4001]), 431, "{version}");
+        }
+        let unlimited = Limits::default().target(usize::MAX).head(usize::MAX);
+        assert!(matches!(parse(b"GET / HT", &unlimited), Ok(None)));
         let many = "A: b\r\n".repeat(HEADERS + 1);
         assert_eq!(status(&format!("GET / HTTP/1.1\r\n{many}\r\n")), 431);
     }
