@@ -260,7 +260,9 @@ fn chunk_length(bytes: &[u8]) -> io::Result<Option<(u64, usize)>> {
     let digits = line.iter().take_while(|it| it.is_ascii_hexdigit()).count();
     let (digits, extension) = line.split_at(digits);
     let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
-    let is_extension = match extension.trim_ascii_start() {
+    let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t');
+    let blanks = extension.iter().take_while(is_blank).count();
+    let is_extension = match &extension[blanks..] {
         [] => extension.is_empty(),
         [b';', rest @ ..] => !rest.iter().any(is_control),
         _ => false,
@@ -335,6 +337,9 @@ mod tests {
             "5,\r\n",
             "5;\0\r\n",
             "5;a\r\rb\r\n",
+            "5\r;a\r\n",
+            "5\x0c;a\r\n",
+            "5 \r ;a\r\n",
             "1ffffffffffffffff\r\n",
             &long,
         ] {
