@@ -147,13 +147,11 @@ impl<'a> RequestBody<'a> {
         Ok(())
     }
 
-    /// Receive more into the connection's buffer.
+    /// Receive more into the connection's buffer. That may be nothing: a signal ends the call, or a lot is there.
     fn receive(&mut self) -> io::Result<()> {
         self.ask()?;
-        let before = self.input.bytes().len();
         let mut stream = self.stream();
-        // Nothing is not the end of it here: `Limited` fails in its place.
-        match self.input.receive(&mut stream)? && self.input.bytes().len() > before {
+        match self.input.receive(&mut stream)? {
             true => Ok(()),
             false => Err(ErrorKind::UnexpectedEof.into()),
         }
@@ -165,7 +163,7 @@ impl<'a> RequestBody<'a> {
             .len()
             .min(usize::try_from(left).unwrap_or(usize::MAX));
         let buffer = &mut buffer[..room];
-        if self.input.bytes().is_empty() {
+        while self.input.bytes().is_empty() {
             if room >= DIRECT {
                 self.ask()?;
                 return match self.stream().read(buffer)? {

@@ -795,3 +795,35 @@ fn a_later_version_has_the_same_limits() -> io::Result<()> {
     assert_eq!(client.answer()?.text(), "GET / ");
     Ok(())
 }
+
+/// What stops a process and continues it, or signals a thread of it, breaks no body off.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_body_goes_on_after_a_stop() -> io::Result<()> {
+    let (begin, begun) = mpsc::channel();
+    let begin = Mutex::new(begin);
+    let running = Running::start(server(), move |request| {
+        let _ = begin.lock().expect("no panic").send(());
+        echo(request)
+    });
+    for (framing, body) in [
+        ("Content-Length: 3", "abc"),
+        ("Transfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n"),
+    ] {
+        let mut client = running.client()?;
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"))?;
+        begun.recv_timeout(PATIENCE).expect("it has begun");
+        for _ in 0..3 {
+            // Meanwhile it waits for the body.
+            thread::sleep(Duration::from_millis(50));
+            let stopped = std::process::Command::new("sh")
+                .args(["-c", "kill -STOP $0; kill -CONT $0"])
+                .arg(std::process::id().to_string())
+                .status()?;
+            assert!(stopped.success());
+        }
+        client.send(body)?;
+        assert_eq!(client.answer()?.text(), "POST / abc", "{framing}");
+    }
+    Ok(())
+}
