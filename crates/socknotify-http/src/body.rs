@@ -132,7 +132,10 @@ impl<'a> RequestBody<'a> {
     fn stream(&mut self) -> Limited<&'a TcpStream> {
         let begun = *self.begun.get_or_insert_with(Instant::now);
         let earned = self.received / self.limits.body_rate.max(1);
-        let time = self.limits.body_time + Duration::from_secs(earned);
+        let time = self
+            .limits
+            .body_time
+            .saturating_add(Duration::from_secs(earned));
         match begun.checked_add(time) {
             Some(end) => Limited::until(self.stream, end),
             None => Limited::within(self.stream, Duration::MAX),
@@ -312,6 +315,7 @@ mod tests {
             ("00fF\r\n", 255),
             ("5;a=b;c=\"d\"\r\n", 5),
             ("5 ;a\r\n", 5),
+            ("5\t;a\r\n", 5),
             ("ffffffffffffffff\r\n", u64::MAX),
         ] {
             for end in 0..line.len() {

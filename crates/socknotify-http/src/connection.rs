@@ -69,8 +69,10 @@ impl Connection {
             self.deadline = None;
             return Interest::IN.within(limits.idle);
         }
-        let end = || Instant::now() + limits.head_time;
-        Interest::IN.until(*self.deadline.get_or_insert_with(end))
+        let end = || Instant::now().checked_add(limits.head_time);
+        self.deadline = self.deadline.or_else(end);
+        self.deadline
+            .map_or(Interest::IN, |end| Interest::IN.until(end))
     }
 
     /// Receive, if that is what to do, and answer the request that is there.
@@ -220,10 +222,12 @@ pub(crate) fn on_event<F>(
     let mut held = match event {
         Event::Ready(held, _) => held,
         // What it has sent is answered; if there is nothing, its time is over at once.
-        Event::Draining(held) => {
-            let deadline = held.deadline.filter(|_| held.is_partial);
-            let end = deadline.unwrap_or_else(Instant::now);
-            return worker.arm(held, Interest::IN.until(end));
+        Event::Draining(mut held) => {
+            let interest = match held.is_partial {
+                true => held.interest(&shared.limits),
+                false => Interest::IN.until(Instant::now()),
+            };
+            return worker.arm(held, interest);
         }
         Event::TimedOut(mut held) if held.is_partial => {
             let next = held.refuse(StatusCode::REQUEST_TIMEOUT, shared);

@@ -827,3 +827,36 @@ fn a_body_goes_on_after_a_stop() -> io::Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn limits_may_be_as_long_as_there_are_numbers() -> io::Result<()> {
+    let limits = Limits::default()
+        .head_time(Duration::MAX)
+        .body_time(Duration::MAX, 1)
+        .idle(Duration::MAX)
+        .answer_time(Duration::MAX);
+    let mut running = Running::start(server().limits(limits), echo);
+    let mut client = running.client()?;
+    for part in [
+        "POST / HT",
+        "TP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n",
+        "ab",
+        "cd",
+    ] {
+        client.send(part)?;
+        // So that it comes in parts.
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(client.answer()?.text(), "POST / abcd");
+    // At the end, what has begun has the time of the end.
+    client.send("GET / HT")?;
+    let mut other = running.client()?;
+    other.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    other.answer()?;
+    running.handle.drain(PATIENCE);
+    assert!(other.0.fill_buf()?.is_empty());
+    client.send("TP/1.1\r\nHost: a\r\n\r\n")?;
+    assert_eq!(client.answer()?.header("connection"), Some("close"));
+    drop((client, other));
+    running.end(PATIENCE)
+}
