@@ -106,15 +106,15 @@ impl Connection {
                 self.deadline = None;
                 self.answer(head, shared)
             }
-            Err(status) => self.refuse(status, shared),
+            Err(status) => self.refuse(status, false, shared),
         }
     }
 
     /// Say what is wrong, for the last time.
-    fn refuse<F>(&mut self, status: StatusCode, shared: &Shared<F>) -> Next {
+    fn refuse<F>(&mut self, status: StatusCode, is_head: bool, shared: &Shared<F>) -> Next {
         let answer = Answer {
             version: Version::HTTP_11,
-            is_head: false,
+            is_head,
             persists: false,
         };
         let begun = Instant::now();
@@ -146,8 +146,10 @@ impl Connection {
             persists,
             expects_continue,
         } = head;
+        // The handler may change them.
+        let (is_head, version) = (parts.method == Method::HEAD, parts.version);
         if matches!(framing, Framing::Length(length) if length > shared.limits.body) {
-            return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, shared);
+            return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, is_head, shared);
         }
         let begun = Instant::now();
         let Connection {
@@ -184,11 +186,11 @@ impl Connection {
         let (parts, mut body) = response.into_parts();
         let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         if body.is_upgrade() != is_switch || parts.status.is_informational() && !is_switch {
-            return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, shared);
+            return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, is_head, shared);
         }
         let answer = Answer {
-            version: request.version,
-            is_head: request.method == Method::HEAD,
+            version,
+            is_head,
             persists: persists && is_whole && !shared.port.is_draining(),
         };
         let end = Instant::now().checked_add(shared.limits.answer_time);
@@ -230,7 +232,7 @@ pub(crate) fn on_event<F>(
             return worker.arm(held, interest);
         }
         Event::TimedOut(mut held) if held.is_partial => {
-            let next = held.refuse(StatusCode::REQUEST_TIMEOUT, shared);
+            let next = held.refuse(StatusCode::REQUEST_TIMEOUT, false, shared);
             return go_on(shared, worker, held, next);
         }
         Event::TimedOut(held) => return worker.linger(held, CLOSING),

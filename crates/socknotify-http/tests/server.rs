@@ -860,3 +860,34 @@ fn limits_may_be_as_long_as_there_are_numbers() -> io::Result<()> {
     drop((client, other));
     running.end(PATIENCE)
 }
+
+/// A handler that makes GET of HEAD, as routers do, gets no body sent.
+#[test]
+fn head_stays_head_whatever_a_handler_does() -> io::Result<()> {
+    let limits = Limits::default().body(100);
+    let running = Running::start(server().limits(limits), |request| {
+        *request.method_mut() = Method::GET;
+        let mut response = Response::new("text".into());
+        if request.uri() == "/none" {
+            *response.status_mut() = StatusCode::CONTINUE;
+        }
+        response
+    });
+    let mut client = running.client()?;
+    for _ in 0..2 {
+        client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        assert_eq!(client.head()?.header("content-length"), Some("4"));
+    }
+    // Nor has what the server says.
+    for (target, length, status) in [("/", 101, 413), ("/none", 0, 500)] {
+        let mut client = running.client()?;
+        client.send(format!(
+            "HEAD {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+        ))?;
+        assert_eq!(client.head()?.status, status);
+        let mut rest = Vec::new();
+        client.0.read_to_end(&mut rest)?;
+        assert_eq!(rest, b"", "{target}");
+    }
+    Ok(())
+}
