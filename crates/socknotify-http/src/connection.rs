@@ -184,8 +184,12 @@ impl Connection {
         };
         let (request, _) = request.into_parts();
         let (parts, mut body) = response.into_parts();
-        let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS;
-        if body.is_upgrade() != is_switch || parts.status.is_informational() && !is_switch {
+        let is_valid = match body.is_upgrade() {
+            // What is left of the request's body would be taken for the other protocol.
+            true => parts.status == StatusCode::SWITCHING_PROTOCOLS && is_whole,
+            false => !parts.status.is_informational(),
+        };
+        if !is_valid {
             return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, is_head, shared);
         }
         let answer = Answer {

@@ -101,8 +101,8 @@ impl ResponseBody {
     /// No body, but another protocol. The answer must have status 101, and say in its headers which protocol it is (`Upgrade`); then
     /// `call` has the connection, on this thread, which it may block for as long as it likes.
     ///
-    /// The connection counts as ended for the server: neither its limits nor its drain wait for it. With another status it
-    /// is an error of the handler's, and the client gets 500.
+    /// The connection counts as ended for the server: neither its limits nor its drain wait for it. With another status, or if the
+    /// request has a body that the client does not send to its end, it is an error of the handler's, and the client gets 500.
     pub fn upgrade(call: impl FnOnce(Upgraded) + Send + 'static) -> Self {
         ResponseBody(Kind::Upgrade(Box::new(call)))
     }

@@ -891,3 +891,33 @@ fn head_stays_head_whatever_a_handler_does() -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Another protocol does not begin with what is left of a body.
+#[test]
+fn another_protocol_begins_where_the_request_ends() -> io::Result<()> {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let running = Running::start(server(), move |_| {
+        let tell = tell.lock().expect("no panic").clone();
+        let mut response = Response::new(ResponseBody::upgrade(move |upgraded| {
+            let _ = tell.send(upgraded.read_ahead);
+        }));
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        response
+    });
+    let ask = |headers: &str, body: &str| {
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: b";
+        let mut client = running.client()?;
+        client.send(format!("{head}\r\n{headers}\r\n\r\n{body}"))?;
+        client.head().map(|answer| answer.status)
+    };
+    let (long, expects) = (
+        "Content-Length: 100000",
+        "Expect: 100-continue\r\nContent-Length: 5",
+    );
+    assert_eq!(ask(long, "body")?, 500);
+    assert_eq!(ask(expects, "")?, 500);
+    assert_eq!(ask("Content-Length: 4", "bodymore")?, 101);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(b"more".to_vec()));
+    Ok(())
+}
