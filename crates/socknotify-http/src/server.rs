@@ -131,6 +131,8 @@ impl Server {
     ///
     /// It may block: others are served meanwhile. A panic in it is answered with 500, and ends that connection.
     ///
+    /// If it was told to end before, it returns at once.
+    ///
     /// # Errors
     ///
     /// [`TimedOut`](ErrorKind::TimedOut) if handlers were left behind that had not returned in the time of
@@ -155,9 +157,13 @@ impl Server {
         let listening = Listening::arming(Interest::IN.within(limits.head_time))
             .blocking_mode(limits.stall)
             .at_most(limits.connections);
-        port.listen(listener, listening, move |stream, peer| {
+        let listened = port.listen(listener, listening, move |stream, peer| {
             Connection::new(stream, peer, &limits)
-        })?;
+        });
+        match listened {
+            Err(_) if port.is_draining() => return Ok(()),
+            listened => listened?,
+        };
         let shared = Shared {
             handler,
             limits,

@@ -921,3 +921,13 @@ fn another_protocol_begins_where_the_request_ends() -> io::Result<()> {
     assert_eq!(told.recv_timeout(PATIENCE), Ok(b"more".to_vec()));
     Ok(())
 }
+
+#[test]
+fn a_server_that_is_told_to_end_before_it_begins_ends() -> io::Result<()> {
+    for time in [PATIENCE, Duration::ZERO] {
+        let server = server();
+        server.handle().drain(time);
+        server.serve(echo)?;
+    }
+    Ok(())
+}
