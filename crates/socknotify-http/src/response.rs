@@ -413,6 +413,9 @@ fn send_file(
     use rustix::io::Errno;
     use socknotify::owned::unacknowledged;
 
+    /// A call may wait for the timeout of the stream with each such part: with more of them, it would not end by `end`.
+    const AT_ONCE: u64 = 64 << 10;
+
     let late = || io::Error::from(ErrorKind::TimedOut);
     let mut sent = 0;
     let mut before = None;
@@ -420,7 +423,7 @@ fn send_file(
         if end.is_some_and(|end| Instant::now() >= end) {
             return Err(late());
         }
-        let most = (length - sent).min(1 << 30) as usize;
+        let most = (length - sent).min(AT_ONCE) as usize;
         match rustix::fs::sendfile(stream, file, None, most) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => sent += count as u64,

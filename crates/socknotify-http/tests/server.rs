@@ -931,3 +931,37 @@ fn a_server_that_is_told_to_end_before_it_begins_ends() -> io::Result<()> {
     }
     Ok(())
 }
+
+/// A client that takes a little now and then has no longer than the limit, also for a file.
+#[test]
+fn a_client_that_receives_slowly_has_a_limit() -> io::Result<()> {
+    const LENGTH: u64 = 1 << 30;
+    let file = tempfile::NamedTempFile::new()?;
+    file.as_file().set_len(LENGTH)?;
+    let path = file.path().to_owned();
+    let limits = Limits::default()
+        .answer_time(Duration::from_millis(500))
+        .stall(Duration::from_millis(500));
+    let running = Running::start(server().limits(limits), move |request| {
+        let file = std::fs::File::open(&path).expect("it is there");
+        Response::new(match request.uri().path() {
+            "/file" => ResponseBody::file(file).expect("it has a length"),
+            _ => ResponseBody::reader_of(LENGTH, file),
+        })
+    });
+    for path in ["/file", "/reader"] {
+        let mut client = running.client()?;
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        // More slowly than it would be sent in time, and never so slowly that it stalls.
+        let (mut received, mut bytes) = (0, vec![0; 64 << 10]);
+        loop {
+            received += client.0.get_mut().read(&mut bytes)? as u64;
+            assert!((1..LENGTH / 16).contains(&received), "{path}: {received}");
+            if running.handle.metrics().connections == 0 {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(())
+}
