@@ -136,8 +136,14 @@ impl Crew {
     #[inline]
     pub fn needs_another(&self) -> bool {
         let (threads, waiting) = self.counts();
-        let blocked = threads.saturating_sub(waiting + self.places);
-        waiting <= blocked.min(self.places.max(blocked / 2))
+        waiting <= self.spare(threads, waiting)
+    }
+
+    /// How many are to wait, but one.
+    #[inline]
+    fn spare(&self, threads: usize, waiting: usize) -> usize {
+        let blocked = threads.saturating_sub(waiting.saturating_add(self.places));
+        blocked.min(self.places.max(blocked / 2))
     }
 
     /// A thread waits again.
@@ -174,10 +180,11 @@ impl Crew {
         }
     }
 
-    /// A thread has waited in vain. True if it ends: another one waits, too. From here on it does not count, so one may be
-    /// started in its place.
+    /// A thread has waited in vain. True if it ends: enough others wait. From here on it does not count, so one may be started in
+    /// its place.
     pub fn ends(&self) -> bool {
-        let ends = self.change(|_, waiting| waiting > 1, |counts| counts - THREAD - WAITING);
+        let is_enough = |threads, waiting: usize| waiting > 1 + self.spare(threads, waiting);
+        let ends = self.change(is_enough, |counts| counts - THREAD - WAITING);
         ends.is_some()
     }
 
@@ -278,6 +285,33 @@ mod tests {
             waiting.push(crew.waiting());
         }
         assert_eq!(waiting, [1, 1, 2, 3, 3, 3, 3, 4, 4, 5, 5, 6]);
+    }
+
+    /// Else each that gets work would start what has just ended.
+    #[test]
+    fn as_many_stay_as_are_started() {
+        let crew = Crew::new(100, 2, None);
+        (0..40).for_each(|_| _ = crew.start());
+        (0..20).for_each(|_| _ = crew.begin_work());
+        while crew.ends() {}
+        let waiting = crew.waiting();
+        crew.end_work();
+        assert!(!crew.begin_work() && crew.waiting() == waiting);
+        assert_eq!(waiting, 10, "half of the 18 that block, and one");
+        (0..20).for_each(|_| crew.end_work());
+        while crew.ends() {}
+        assert_eq!(crew.threads(), 1);
+    }
+
+    #[test]
+    fn without_a_limit_one_waits() {
+        let crew = Crew::new(100, usize::MAX, None);
+        crew.start();
+        for _ in 0..50 {
+            assert!(crew.begin_work() && crew.start().is_some());
+            assert!(!crew.needs_another());
+        }
+        assert_eq!((crew.threads(), crew.waiting()), (51, 1));
     }
 
     #[test]

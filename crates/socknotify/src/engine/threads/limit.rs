@@ -8,6 +8,7 @@
 //! |---|---|
 //! | fewer threads run than the concurrency value: the others sleep | doubles |
 //! | nobody has dequeued for [`STARVED`] × limit / concurrency value | doubles |
+//! | nobody has dequeued for [`STALE`], which is less than that | rises by the concurrency value |
 //! | neither | stays |
 //!
 //! It never exceeds the threads that there are. A [`PERIOD`] after it has changed, if somebody has dequeued meanwhile, it falls by a
@@ -170,10 +171,16 @@ impl AdaptiveLimit {
             self.fewest_running = Some(self.fewest_running.map_or(running, |it| it.min(running)));
         }
         let sleeps = look.is_some_and(|it| it.most_running < self.concurrency);
-        let patience = (STARVED * self.limit as u32 / self.concurrency as u32).min(STALE);
+        let used = self.limit.max(sample.holding);
+        let patience = (STARVED * used as u32 / self.concurrency as u32).min(STALE);
         if sample.is_wanted && (sleeps || self.starved >= patience) {
             self.starved = Duration::ZERO;
-            let raised = self.limit + self.limit.max(sample.holding);
+            // So many compute that nobody dequeues for longer than anybody is kept waiting.
+            let is_slow = !sleeps && patience == STALE;
+            let raised = match is_slow {
+                true => used + self.concurrency,
+                false => self.limit + used,
+            };
             let raised = raised.min(sample.threads.max(self.limit));
             if raised > self.limit {
                 let cause = if sleeps {

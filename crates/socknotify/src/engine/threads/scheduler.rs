@@ -60,7 +60,7 @@ impl Rules {
     }
 
     /// Whether the watcher can help, while nobody polls.
-    fn watching_helps(&self, load: Load) -> bool {
+    pub(super) fn watching_helps(&self, load: Load) -> bool {
         self.is_free(load) || self.adapts && !load.has(Flag::EXPOSED)
     }
 
@@ -159,13 +159,14 @@ impl Scheduler {
         }
     }
 
-    /// The watcher stops watching: another thread polls. It continues if that one does not any more.
-    pub(super) fn end_watch(&mut self, gate: &Gate, parker: &Parker) {
+    /// The watcher stops watching: another thread polls, or it cannot help. It continues if that is not so any more.
+    pub(super) fn end_watch(&mut self, gate: &Gate, parker: &Parker, rules: &Rules) {
         let Some(index) = self.position(parker) else {
             return;
         };
         self.parked[index].1 = State::Parked;
-        if gate.lower(Flag::WATCHED).polling() == 0 && gate.raise(Flag::WATCHED) {
+        let load = gate.lower(Flag::WATCHED);
+        if load.polling() == 0 && rules.watching_helps(load) && gate.raise(Flag::WATCHED) {
             self.parked[index].1 = State::Watching;
         }
     }

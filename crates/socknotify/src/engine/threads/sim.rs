@@ -268,6 +268,15 @@ mod tests {
         assert!(seen.most <= 12 && seen.average <= 6.0, "{seen:?}");
     }
 
+    /// However long it takes: what runs too much would keep everybody from the processors, and so be taken for more need.
+    #[test]
+    fn f2_what_computes_for_long_does_not_run_away() {
+        for (work, most) in [(12 * MS, 100), (20 * MS, 150), (50 * MS, 200)] {
+            let seen = closed_loop(2, 1000, &[work], 1500);
+            assert!(seen.most <= most, "{work}: {seen:?}");
+        }
+    }
+
     #[test]
     fn f4_what_sleeps_and_computes_uses_both_processors() {
         let seen = closed_loop(2, 20, &[50, 50, 50, 50, 1], 300);

@@ -74,8 +74,9 @@ impl<B: Backend> Engine<B> {
         let rules = self.rules();
         let load = self.gate.load();
         let is_polled = load.taken() >= rules.limit || load.polling() >= rules.pollers;
-        if load.polling() > 0 && (load.running() > 0 || is_polled) {
-            core.scheduler.end_watch(&self.gate, parker);
+        let has_poller = load.polling() > 0 && (load.running() > 0 || is_polled);
+        if has_poller || !rules.watching_helps(load) {
+            core.scheduler.end_watch(&self.gate, parker, &rules);
             return core;
         }
         drop(core);
