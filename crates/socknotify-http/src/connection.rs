@@ -198,14 +198,13 @@ impl Connection {
             persists: persists && is_whole && !shared.port.is_draining(),
         };
         let end = Instant::now().checked_add(shared.limits.answer_time);
-        let written = response::write(
-            &self.stream,
-            end,
-            answer,
-            parts.status,
-            &parts.headers,
-            &mut body,
-        );
+        let (stream, headers) = (&self.stream, &parts.headers);
+        let write = || response::write(stream, end, answer, parts.status, headers, &mut body);
+        // Its reader may panic.
+        let written = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|panic| {
+            std::mem::forget(panic);
+            Err(ErrorKind::Other.into())
+        });
         let length = written.as_ref().map_or(0, |it| it.length);
         shared.count(parts.status, length, begun, self.peer, Some(&request));
         match (written, body.into_upgrade()) {

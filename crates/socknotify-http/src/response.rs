@@ -88,7 +88,8 @@ impl ResponseBody {
 
     /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end.
     ///
-    /// If the reader fails, the connection ends in the middle of the answer: so the client sees that it is not whole.
+    /// If the reader fails or panics, the connection ends in the middle of the answer: so the client sees that it is not whole,
+    /// unless it is one of HTTP/1.0.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         ResponseBody(Kind::Reader(Box::new(reader), None))
     }

@@ -434,14 +434,24 @@ fn a_reader_that_fails_breaks_its_connection_off() -> io::Result<()> {
         }
     }
 
+    struct Panicking;
+
+    impl Read for Panicking {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            panic!("as it was told to");
+        }
+    }
+
     let running = Running::start(server(), |request| {
         Response::new(match request.uri().path() {
             "/chunks" => ResponseBody::reader(b"some".chain(Failing)),
             "/short" => ResponseBody::reader_of(100_000, &b"some"[..]),
+            "/panic" => ResponseBody::reader(b"some".chain(Panicking)),
             _ => ResponseBody::reader_of(100_000, b"some".chain(Failing)),
         })
     });
-    for path in ["/chunks", "/short", "/length"] {
+    let paths = ["/chunks", "/short", "/panic", "/length"];
+    for path in paths {
         let mut client = running.client()?;
         client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
         let error = client.answer().expect_err(path);
@@ -451,6 +461,10 @@ fn a_reader_that_fails_breaks_its_connection_off() -> io::Result<()> {
         );
         assert!(is_end, "{error}");
     }
+    while running.handle.metrics().connections > 0 {
+        thread::yield_now();
+    }
+    assert_eq!(running.handle.metrics().successful, paths.len() as u64);
     Ok(())
 }
 
