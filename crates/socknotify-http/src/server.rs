@@ -174,6 +174,9 @@ impl Server {
         let left = port.serve_detached(serving, move |worker, event| {
             connection::on_event(&shared, worker, event);
         })?;
+        if let Some(log) = to_log.get() {
+            log.end();
+        }
         if !left.is_empty() {
             let mut text = format!("{} handlers were left behind:", left.len());
             for handler in &left {
@@ -183,10 +186,6 @@ impl Server {
             }
             text.pop();
             return Err(io::Error::new(ErrorKind::TimedOut, text));
-        }
-        // Its threads have ended.
-        if let Some(log) = Arc::into_inner(to_log).and_then(OnceLock::into_inner) {
-            log.end();
         }
         Ok(())
     }

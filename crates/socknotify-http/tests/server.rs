@@ -979,3 +979,51 @@ fn a_client_that_receives_slowly_has_a_limit() -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Also when a handler is left behind, what was done is in the log.
+#[test]
+fn an_end_in_time_writes_the_log() -> io::Result<()> {
+    /// Counts lines, and is slow with all but the first one.
+    struct Slow(Arc<AtomicUsize>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.0.load(Ordering::SeqCst) > 0 {
+                thread::sleep(Duration::from_millis(300));
+            }
+            let lines = bytes.iter().filter(|&&byte| byte == b'\n').count();
+            self.0.fetch_add(lines, Ordering::SeqCst);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let written = Arc::new(AtomicUsize::new(0));
+    let server = server().log(Slow(Arc::clone(&written)));
+    let (begin, begun) = mpsc::channel();
+    let begin = Mutex::new(begin);
+    let mut running = Running::start(server, move |request| {
+        if request.uri() == "/hangs" {
+            let _ = begin.lock().expect("no panic").send(());
+            loop {
+                thread::park();
+            }
+        }
+        Response::new("a".into())
+    });
+    let mut hanging = running.client()?;
+    hanging.send("GET /hangs HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    begun.recv_timeout(PATIENCE).expect("it has begun");
+    let mut client = running.client()?;
+    for _ in 0..3 {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        client.answer()?;
+    }
+    let outcome = running.end(Duration::from_millis(100));
+    assert!(outcome.is_err(), "one is left behind");
+    assert_eq!(written.load(Ordering::SeqCst), 3);
+    Ok(())
+}
