@@ -185,8 +185,11 @@ impl Connection {
         let (request, _) = request.into_parts();
         let (parts, mut body) = response.into_parts();
         let is_valid = match body.is_upgrade() {
-            // What is left of the request's body would be taken for the other protocol.
-            true => parts.status == StatusCode::SWITCHING_PROTOCOLS && is_whole,
+            // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
+            true => {
+                let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS;
+                is_switch && is_whole && version == Version::HTTP_11
+            }
             false => !parts.status.is_informational(),
         };
         if !is_valid {

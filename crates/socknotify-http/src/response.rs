@@ -102,8 +102,10 @@ impl ResponseBody {
     /// No body, but another protocol. The answer must have status 101, and say in its headers which protocol it is (`Upgrade`); then
     /// `call` has the connection, on this thread, which it may block for as long as it likes.
     ///
-    /// The connection counts as ended for the server: neither its limits nor its drain wait for it. With another status, or if the
-    /// request has a body that the client does not send to its end, it is an error of the handler's, and the client gets 500.
+    /// The connection counts as ended for the server, and has no limits any more. The thread counts as one whose handler blocks, among
+    /// those that there [may be](socknotify::owned::Serving::threads), and at the end it is waited for: for a connection that stays,
+    /// `call` starts a thread of its own. With another status, for a request of HTTP/1.0, or if the request has a body that the client
+    /// does not send to its end, it is an error of the handler's, and the client gets 500.
     pub fn upgrade(call: impl FnOnce(Upgraded) + Send + 'static) -> Self {
         ResponseBody(Kind::Upgrade(Box::new(call)))
     }

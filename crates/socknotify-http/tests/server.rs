@@ -919,19 +919,23 @@ fn another_protocol_begins_where_the_request_ends() -> io::Result<()> {
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         response
     });
-    let ask = |headers: &str, body: &str| {
-        let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: b";
+    let ask = |version: &str, headers: &str, body: &str| {
+        let head = "\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: b";
         let mut client = running.client()?;
-        client.send(format!("{head}\r\n{headers}\r\n\r\n{body}"))?;
+        client.send(format!(
+            "POST / HTTP/{version}{head}\r\n{headers}\r\n\r\n{body}"
+        ))?;
         client.head().map(|answer| answer.status)
     };
     let (long, expects) = (
         "Content-Length: 100000",
         "Expect: 100-continue\r\nContent-Length: 5",
     );
-    assert_eq!(ask(long, "body")?, 500);
-    assert_eq!(ask(expects, "")?, 500);
-    assert_eq!(ask("Content-Length: 4", "bodymore")?, 101);
+    assert_eq!(ask("1.1", long, "body")?, 500);
+    assert_eq!(ask("1.1", expects, "")?, 500);
+    let short = "Content-Length: 4";
+    assert_eq!(ask("1.0", short, "body")?, 500);
+    assert_eq!(ask("1.1", short, "bodymore")?, 101);
     assert_eq!(told.recv_timeout(PATIENCE), Ok(b"more".to_vec()));
     Ok(())
 }
