@@ -42,6 +42,8 @@ pub struct RequestBody<'a> {
     received: u64,
     /// When the first read began.
     begun: Option<Instant>,
+    /// Reads do not wait for as long as they may elsewhere.
+    is_hurried: bool,
     failed: Option<ErrorKind>,
     trailers: HeaderMap,
 }
@@ -80,6 +82,7 @@ impl<'a> RequestBody<'a> {
             must_ask,
             received: 0,
             begun: None,
+            is_hurried: false,
             failed: None,
             trailers: HeaderMap::new(),
         }
@@ -136,10 +139,22 @@ impl<'a> RequestBody<'a> {
             .limits
             .body_time
             .saturating_add(Duration::from_secs(earned));
-        match begun.checked_add(time) {
-            Some(end) => Limited::until(self.stream, end),
-            None => Limited::within(self.stream, Duration::MAX),
+        let Some(end) = begun.checked_add(time) else {
+            return Limited::within(self.stream, Duration::MAX);
+        };
+        // A call that begins in time is to end in time.
+        let left = end.saturating_duration_since(Instant::now());
+        if left < self.limits.stall || self.is_hurried {
+            self.is_hurried = true;
+            self.set_timeout(left);
         }
+        Limited::until(self.stream, end)
+    }
+
+    /// A read may wait for so long, and no longer than for the time of a stall. If that cannot be set, it stays as it is.
+    fn set_timeout(&self, time: Duration) {
+        let time = time.min(self.limits.stall).max(Duration::from_millis(1));
+        let _ = self.stream.set_read_timeout(Some(time));
     }
 
     /// Have the client send the body.
@@ -291,6 +306,14 @@ impl Read for RequestBody<'_> {
                     return outcome.inspect_err(|error| self.failed = Some(error.kind()));
                 }
             }
+        }
+    }
+}
+
+impl Drop for RequestBody<'_> {
+    fn drop(&mut self) {
+        if self.is_hurried {
+            self.set_timeout(self.limits.stall);
         }
     }
 }

@@ -1031,3 +1031,52 @@ fn an_end_in_time_writes_the_log() -> io::Result<()> {
     assert_eq!(written.load(Ordering::SeqCst), 3);
     Ok(())
 }
+
+/// What a body may take does not depend on how long a client may stand still.
+#[test]
+fn a_body_that_stands_still_has_no_longer_than_its_time() -> io::Result<()> {
+    const STALL: Duration = Duration::from_secs(600);
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let limits = Limits::default()
+        .body_time(Duration::from_secs(2), 1)
+        .stall(STALL);
+    let running = Running::start(server().limits(limits), move |request| {
+        if request.uri() == "/echo" {
+            return echo(request);
+        }
+        // As long as ever.
+        let tell = tell.lock().expect("no panic").clone();
+        let mut response = Response::new(ResponseBody::upgrade(move |upgraded| {
+            let _ = tell.send(upgraded.stream.read_timeout().ok().flatten());
+        }));
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        response
+    });
+    let head = "POST /echo HTTP/1.1\r\nHost: a\r\n";
+    let mut clients = Vec::new();
+    for begin in [
+        "Content-Length: 5\r\n\r\n",
+        "Content-Length: 5\r\n\r\na",
+        "Content-Length: 5000\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\na",
+    ] {
+        let mut client = running.client()?;
+        client.send(format!("{head}{begin}"))?;
+        clients.push((client, begin));
+    }
+    for (client, begin) in &mut clients {
+        assert_eq!(client.answer()?.status, 408, "{begin}");
+    }
+    let mut client = running.client()?;
+    client.send(format!(
+        "{head}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"
+    ))?;
+    assert_eq!(client.head()?.status, 100);
+    client.send("a")?;
+    assert_eq!(client.answer()?.text(), "POST /echo a");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    assert_eq!(client.head()?.status, 101);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Some(STALL)));
+    Ok(())
+}
