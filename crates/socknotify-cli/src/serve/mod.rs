@@ -31,6 +31,7 @@ use clap::ValueEnum;
 use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::options::{self, PortOptions};
+use crate::output;
 use crate::signals::Signals;
 use log::AccessLog;
 use plan::{Mode, Plan};
@@ -43,7 +44,7 @@ use server::Server;
 /// connections, answers what has come and finishes what has begun, for the time of --grace, and exits. What is cut off then
 /// is counted. A second later at most the process is gone, whatever blocks: threads that wait for a disk are left behind, and
 /// counted. The exit code is 1 if not even the summary is taken. A second one of these signals exits at once. SIGHUP opens
-/// the access log again, and ends no server.
+/// the root and the access log again, and ends no server.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Where to listen: HOST:PORT (port 0: any free one) or unix:PATH
@@ -187,8 +188,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
             // It has not ended, or has just done so.
             let _ = news.send(News::Drain);
         }
-        if let Some(log) = server.plan.log.as_ref().filter(|_| signals.reopen()) {
-            log.reopen();
+        if signals.reopen() {
+            if let Some(log) = &server.plan.log {
+                log.reopen();
+            }
+            // A disk may stand still. Without a thread the root stays as it is.
+            let _ = thread::Builder::new().spawn(|| {
+                if let Err(error) = server.plan.reopen_root() {
+                    output::problem(format_args!("open the root again: {error}"));
+                }
+            });
         }
         let left = server.plan.cut_off().map(|cut_off| {
             let end = cut_off + watch::END;

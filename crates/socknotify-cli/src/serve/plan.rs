@@ -1,6 +1,7 @@
 //! What holds for all clients of a server.
 
-use std::sync::{Arc, OnceLock};
+use std::io;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -14,7 +15,7 @@ pub(crate) struct Plan {
     pub(crate) mode: Mode,
     pub(crate) idle_timeout: Duration,
     /// Where the files are that are served.
-    pub(crate) root: Option<Arc<Root>>,
+    root: Option<RwLock<Arc<Root>>>,
     pub(crate) log: Option<AccessLog>,
     drain: OnceLock<Drain>,
 }
@@ -38,10 +39,26 @@ impl Plan {
         Plan {
             mode,
             idle_timeout,
-            root: root.map(Arc::new),
+            root: root.map(|root| RwLock::new(Arc::new(root))),
             log,
             drain: OnceLock::new(),
         }
+    }
+
+    /// Where files are.
+    pub(crate) fn root(&self) -> Option<Arc<Root>> {
+        let root = self.root.as_ref()?.read();
+        Some(Arc::clone(&root.unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Has what follows find what has the path of the root by now. That may block.
+    pub(crate) fn reopen_root(&self) -> io::Result<()> {
+        let (Some(place), Some(root)) = (&self.root, self.root()) else {
+            return Ok(());
+        };
+        let root = Arc::new(root.open_again()?);
+        *place.write().unwrap_or_else(PoisonError::into_inner) = root;
+        Ok(())
     }
 
     /// What is there for HTTP.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +15,7 @@ use crate::system;
 /// A directory that no path leads out of: neither by `..` nor by a link.
 #[derive(Debug)]
 pub(crate) struct Root {
+    path: PathBuf,
     directory: Dir,
     rules: Rules,
     /// The latest listing, while somebody is sent it.
@@ -48,10 +49,16 @@ impl Root {
     pub(crate) fn open_at(path: &Path, rules: Rules) -> io::Result<Self> {
         let directory = Dir::open_ambient_dir(path, ambient_authority())?;
         Ok(Root {
+            path: path.to_owned(),
             directory,
             rules,
             latest: Mutex::default(),
         })
+    }
+
+    /// Opens what has the path of the root by now: a link may lead elsewhere, or the directory be another one. That may block.
+    pub(crate) fn open_again(&self) -> io::Result<Self> {
+        Self::open_at(&self.path, self.rules)
     }
 
     /// Opens what is at this place. That may block.

@@ -290,7 +290,7 @@ impl Server {
 
     /// Opens a file, if that does not block.
     fn open_at_once(&self, request: &FileRequest) -> Option<io::Result<Opened>> {
-        match (&self.plan.root, request.place()) {
+        match (self.plan.root(), request.place()) {
             (Some(root), Some(place)) => root.open_at_once(place),
             _ => Some(Err(io::ErrorKind::NotFound.into())),
         }
@@ -303,7 +303,7 @@ impl Server {
         request: Box<FileRequest>,
         worker: &mut Worker<Peer, OpenedFor>,
     ) -> Option<OpenedFor> {
-        let root = self.plan.root.clone();
+        let root = self.plan.root();
         let refused = self.port.run(move || {
             let opened = match (root, request.place()) {
                 (Some(root), Some(place)) => root.open(place),

@@ -612,6 +612,38 @@ fn each_request_is_told_to_the_access_log_if_there_is_one() -> io::Result<()> {
     Ok(())
 }
 
+/// As a program that deploys has it: what is linked to is another directory.
+#[cfg(unix)]
+#[test]
+fn the_root_is_opened_again_at_a_signal() -> io::Result<()> {
+    use std::os::unix::fs::symlink;
+
+    let directory = tempfile::tempdir()?;
+    let at = |name| directory.path().join(name);
+    for name in ["first", "second"] {
+        fs::create_dir(at(name))?;
+        fs::write(at(name).join("name"), name)?;
+    }
+    symlink("first", at("current"))?;
+    let current = at("current");
+    let server = Server::start("files", &["--root", current.to_str().expect("a name")])?;
+    let mut client = HttpClient::connect(server.address)?;
+    assert_eq!(get(&mut client, "/name", "")?.body, "first");
+    symlink("second", at("next"))?;
+    fs::rename(at("next"), &current)?;
+    server.signal(rustix::process::Signal::HUP)?;
+    eventually("it is the second one", || {
+        Ok(get(&mut client, "/name", "")?.body == "second")
+    })?;
+    // What cannot be opened leaves it as it is.
+    fs::remove_file(&current)?;
+    server.signal(rustix::process::Signal::HUP)?;
+    assert_eq!(get(&mut client, "/name", "")?.body, "second");
+    drop(client);
+    server.stop()?;
+    Ok(())
+}
+
 /// As a program that rotates logs has it.
 #[cfg(unix)]
 #[test]

@@ -72,7 +72,7 @@ fn a_packet_takes_as_many_calls_however_many_sockets_are_ready() -> io::Result<(
 }
 
 #[test]
-fn what_is_ready_when_it_is_armed_takes_two_calls() -> io::Result<()> {
+fn what_is_ready_when_it_is_armed_takes_few_calls() -> io::Result<()> {
     let port = port();
     let pairs = readable(1)?;
     for (mut socket, mut peer) in pairs {
@@ -84,8 +84,10 @@ fn what_is_ready_when_it_is_armed_takes_two_calls() -> io::Result<()> {
                 let found = port.process(&mut batch, &mut entries, None);
                 assert_eq!(found.map(|found| found.len()), Ok(1));
             });
-            // To poll, and to learn of closed sockets. The first time, the socket has to be identified.
-            assert!(calls == 2 + check() || round == 0, "{calls}");
+            // To poll, and to learn of closed sockets; and, if that was 100 µs ago, to ask whether more is ready. The first time,
+            // the socket has to be identified.
+            let few = 2 + check()..=3 + check();
+            assert!(few.contains(&calls) || round == 0, "{calls}");
             socket.read_exact(&mut [0])?;
             send(&mut peer, &socket)?;
         }
