@@ -1,8 +1,8 @@
 //! Async tasks on a completion port, in which blocking is allowed.
 //!
 //! A [`Runtime`] runs tasks on the threads of a [`CompletionPort`](socknotify::CompletionPort). No more of them run at once
-//! than there are processors. A task whose poll blocks in a system call, on a disk, a lock or a database, leaves its place
-//! to another thread: within some milliseconds, without a word from the program. All other tasks go on, also those that it
+//! than there are processors. A task whose poll blocks in a system call, on a disk, a lock or a database, keeps
+//! nobody waiting: another thread goes on, on Linux as a rule within a millisecond. All other tasks go on, also those that it
 //! has woken. So there is no `spawn_blocking` to remember, and nothing to audit for calls that block.
 //!
 //! # A server
@@ -58,13 +58,13 @@
 //!
 //! Anything may: reading a file, a mutex, a client of a database that knows nothing of async, [`Runtime::block_on`], and
 //! another executor.
-//! What costs a thread, and some milliseconds until it is seen, is one task that blocks, not its neighbours. [`unblock`]
-//! says it before, and leaves the place at once. No more tasks block at once than there are
+//! What costs a thread, and a moment until it is seen, is one task that blocks, not its neighbours. [`unblock`] says it before, and
+//! another thread goes on at once. No more tasks block at once than there are
 //! [threads](Builder::threads); then the others wait. What is said by [`unblock`], and names that are resolved, leave one of the
 //! threads to others.
 //!
-//! A task that computes for long keeps its place for 10 ms or more. Others run on the other places; if tasks compute on
-//! all of them, another thread goes on beside them after that time. Those that wait behind it in its list go to another
+//! A task that computes for long keeps its thread. If tasks compute on as many threads as may run, another one goes on beside them
+//! after some milliseconds. Those that wait behind it in its list go to another
 //! thread after some milliseconds.
 //!
 //! On OpenBSD and DragonFly the system does not show that a thread blocks: there it counts as one that computes, unless

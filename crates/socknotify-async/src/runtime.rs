@@ -20,8 +20,8 @@ use crate::task::{self, JoinHandle};
 
 /// Runs tasks, on as many threads as are needed.
 ///
-/// No more threads run at once than the port has places: one for each processor, unless the [builder](Self::builder) is
-/// told otherwise. A thread whose task blocks leaves its place, and another one goes on with all other tasks.
+/// As many threads run at once as there are processors, unless the [builder](Self::builder) is told otherwise. While tasks block,
+/// other threads go on with all other tasks.
 ///
 /// Dropping the runtime cancels its tasks, and waits for nothing: see [`shutdown`](Self::shutdown).
 ///
@@ -163,7 +163,7 @@ impl Handle {
     /// Runs a future on this thread, and returns its result. Inside, the runtime is the [current](Self::current) one.
     ///
     /// The future need not be `Send`. It runs here alone, beside the runtime's threads, and may block. It may also be
-    /// called inside a task: the thread then leaves its place to another one meanwhile.
+    /// called inside a task: then another thread goes on with other tasks meanwhile.
     ///
     /// # Panics
     ///

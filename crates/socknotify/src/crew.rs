@@ -19,8 +19,8 @@ pub type OnLimit = dyn Fn(bool) + Send + Sync;
 /// If the system refuses to start one, each thread that begins to work tries again, and so does one that waits.
 pub struct Crew {
     most: usize,
-    /// How many can run at once.
-    places: usize,
+    /// The concurrency value of the port.
+    concurrency: usize,
     /// How many threads there are, times [`THREAD`], and how many of them wait for work, or have been started and will.
     counts: AtomicU64,
     /// The system has refused to start the last one that was needed.
@@ -45,12 +45,12 @@ impl Crew {
     /// For so long the last thread is held back in all.
     const HOLD: Duration = Duration::from_secs(1);
 
-    /// A crew without threads, of which there may be this many, for a port with so many places.
-    pub fn new(most: usize, places: usize, on_limit: Option<Arc<OnLimit>>) -> Self {
+    /// A crew without threads, of which there may be this many, for a port with this concurrency value.
+    pub fn new(most: usize, concurrency: usize, on_limit: Option<Arc<OnLimit>>) -> Self {
         Crew {
             // The system has no room for so many.
             most: most.min(u32::MAX as usize),
-            places,
+            concurrency,
             counts: AtomicU64::new(0),
             is_short: AtomicBool::new(false),
             is_short_for_long: AtomicBool::new(false),
@@ -142,8 +142,8 @@ impl Crew {
     /// How many are to wait, but one.
     #[inline]
     fn spare(&self, threads: usize, waiting: usize) -> usize {
-        let blocked = threads.saturating_sub(waiting.saturating_add(self.places));
-        blocked.min(self.places.max(blocked / 2))
+        let blocked = threads.saturating_sub(waiting.saturating_add(self.concurrency));
+        blocked.min(self.concurrency.max(blocked / 2))
     }
 
     /// A thread waits again.

@@ -21,7 +21,8 @@ pub enum WakePolicy {
     /// As long as running threads dequeue at least once in this time, a ready socket waits for the next of them to do
     /// so. One waiting thread watches the running ones: it wakes after each such time, and takes what is ready if no
     /// thread has dequeued meanwhile. So a socket waits up to twice this time, plus the timer's delay (on Linux 50 µs,
-    /// unless the thread has another timer slack).
+    /// unless the thread has another timer slack). With a time above 2 ms, what waits beside handlers that block may wait for as long
+    /// until it finds a thread.
     ///
     /// This avoids waking a thread for one or two requests. If a request takes a few microseconds, such as an HTTP
     /// server's cached answer, to wake a thread costs more than the request.

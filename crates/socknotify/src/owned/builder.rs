@@ -42,10 +42,10 @@ impl<T, M> Port<T, M> {
 }
 
 impl<T, M> Builder<T, M> {
-    /// The number of places, as in [`crate::Builder::concurrency`].
+    /// The concurrency value, as in [`crate::Builder::concurrency`].
     #[doc(alias = "NumberOfConcurrentThreads")]
-    pub fn concurrency(mut self, places: usize) -> Self {
-        self.options = self.options.concurrency(places);
+    pub fn concurrency(mut self, value: usize) -> Self {
+        self.options = self.options.concurrency(value);
         self
     }
 
@@ -55,7 +55,7 @@ impl<T, M> Builder<T, M> {
         self
     }
 
-    /// A place for every thread, as in [`crate::Builder::unlimited`].
+    /// A permit for every thread, as in [`crate::Builder::unlimited`].
     pub fn unlimited(mut self) -> Self {
         self.options = self.options.unlimited();
         self

@@ -166,10 +166,11 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// Serves connections until the port is closed or has [drained](Self::drain): calls `handler` for each event, on as
     /// many threads as are needed.
     ///
-    /// A handler may block. It starts with one thread for each place. When the last of its threads that waits gets an
-    /// event, another thread starts, up to the [limit](Serving::threads); so a handler that blocks keeps nobody waiting
-    /// but its own connection. Threads that have nothing to do end after a while. No more threads run than the port has
-    /// places. The thread that calls this starts them, and waits for them.
+    /// A handler may block. It starts with as many threads as the [concurrency value](super::Builder::concurrency). When few of
+    /// its threads wait, others start, up to the [limit](Serving::threads); so a handler that blocks keeps nobody waiting but
+    /// its own connection. Threads that have nothing to do end after a while. No more handlers run at once than the concurrency
+    /// value while they keep running and are quick; more do while they sleep, or take long. The thread that calls this starts the
+    /// threads, and waits for them.
     ///
     /// A handler arms the connection again, with [`Worker::arm`], or drops it, which closes it. If it panics, its
     /// connection is closed, the thread goes on, and `handler` is called with [`Event::Panicked`], which
@@ -477,7 +478,7 @@ where
 
     /// Start the first threads: one at least.
     fn begin(&self, threads: &impl Threads) -> Result<(), Error> {
-        // A port without a limit has more places than there are processors.
+        // A port without a limit has more permits than there are processors.
         let first = self.port.concurrency().min(default_concurrency());
         for _ in 0..first.min(self.serving.threads) {
             if let Err(error) = self.start_thread(threads) {
