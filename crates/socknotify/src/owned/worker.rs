@@ -800,6 +800,7 @@ impl<T: Source, M> fmt::Debug for Worker<T, M> {
 
 #[cfg(all(test, not(interleavings)))]
 mod tests {
+    #[cfg(unix)]
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 

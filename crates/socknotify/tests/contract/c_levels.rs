@@ -296,8 +296,8 @@ fn c4_a_level_belongs_to_the_thread_that_got_it(backend: Backend) -> io::Result<
             let (tell, told) = channel();
             let (port, pair) = (&port, &pair);
             scope.spawn(move || {
-                #[cfg(unix)]
                 if is_exposed {
+                    #[cfg(unix)]
                     std::os::fd::AsFd::as_fd(port);
                 }
                 while let Ok(entry) = port.dequeue_one(Some(PATIENCE)) {

@@ -7,15 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Barrier, Mutex};
 use std::thread;
+#[cfg(target_os = "linux")]
 use std::time::Duration;
 
 use socknotify::{Backend, CompletionPort, Entry, Error, Snapshot, WakePolicy};
 
 use super::f_permits::with_a_permit;
 use crate::support::{
-    CloseAtEnd, Gate, PATIENCE, SHORT, SetAtEnd, ThreadId, asleep, this_thread, voluntary_switches,
-    wait_for_waiting, wait_in_vain, wait_until,
+    CloseAtEnd, Gate, PATIENCE, SHORT, SetAtEnd, wait_for_waiting, wait_in_vain, wait_until,
 };
+#[cfg(target_os = "linux")]
+use crate::support::{ThreadId, asleep, this_thread, voluntary_switches};
 
 const PACKET: Entry = Entry::new(51, 0, 0);
 

@@ -118,7 +118,7 @@ fn begin(devices: &mut Devices, port: &KernelPort, fd: Fd) -> io::Result<*mut Po
     if begun.is_over {
         let posted = port.post(0, KEY, poll.expose_provenance());
         // SAFETY: it is over, and no packet of it comes.
-        posted.inspect_err(|_| drop(unsafe { devices.end(poll) }))?;
+        posted.inspect_err(|_| _ = unsafe { devices.end(poll) })?;
     }
     Ok(poll)
 }
