@@ -175,6 +175,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         let _ = says.send(outcome);
         waker.wake();
     })?;
+    let mut reopened = 0;
     loop {
         match outcome.try_recv() {
             Ok(outcome) => {
@@ -193,8 +194,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
                 log.reopen();
             }
             // A disk may stand still. Without a thread the root stays as it is.
-            let _ = thread::Builder::new().spawn(|| {
-                if let Err(error) = server.plan.reopen_root() {
+            reopened += 1;
+            let number = reopened;
+            let _ = thread::Builder::new().spawn(move || {
+                if let Err(error) = server.plan.reopen_root(number) {
                     output::problem(format_args!("open the root again: {error}"));
                 }
             });

@@ -15,7 +15,8 @@ pub(crate) struct Plan {
     pub(crate) mode: Mode,
     pub(crate) idle_timeout: Duration,
     /// Where the files are that are served.
-    root: Option<RwLock<Arc<Root>>>,
+    /// With the number of the signal that it was opened again for.
+    root: Option<RwLock<(u64, Arc<Root>)>>,
     pub(crate) log: Option<AccessLog>,
     drain: OnceLock<Drain>,
 }
@@ -39,7 +40,7 @@ impl Plan {
         Plan {
             mode,
             idle_timeout,
-            root: root.map(|root| RwLock::new(Arc::new(root))),
+            root: root.map(|root| RwLock::new((0, Arc::new(root)))),
             log,
             drain: OnceLock::new(),
         }
@@ -48,16 +49,20 @@ impl Plan {
     /// Where files are.
     pub(crate) fn root(&self) -> Option<Arc<Root>> {
         let root = self.root.as_ref()?.read();
-        Some(Arc::clone(&root.unwrap_or_else(PoisonError::into_inner)))
+        Some(Arc::clone(&root.unwrap_or_else(PoisonError::into_inner).1))
     }
 
-    /// Has what follows find what has the path of the root by now. That may block.
-    pub(crate) fn reopen_root(&self) -> io::Result<()> {
+    /// Has what follows find what has the path of the root by now, for the signal of this number. That may block; what comes later
+    /// than that of a later signal does not count.
+    pub(crate) fn reopen_root(&self, number: u64) -> io::Result<()> {
         let (Some(place), Some(root)) = (&self.root, self.root()) else {
             return Ok(());
         };
         let root = Arc::new(root.open_again()?);
-        *place.write().unwrap_or_else(PoisonError::into_inner) = root;
+        let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
+        if place.0 < number {
+            *place = (number, root);
+        }
         Ok(())
     }
 

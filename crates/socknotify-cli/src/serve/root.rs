@@ -10,7 +10,7 @@ use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, OpenOptions, OpenOptionsExt};
 
 use super::http::{Found, Listing, Place, is_hidden};
-use crate::system;
+use crate::system::{self, Identity};
 
 /// A directory that no path leads out of: neither by `..` nor by a link.
 #[derive(Debug)]
@@ -21,9 +21,6 @@ pub(crate) struct Root {
     /// The latest listing, while somebody is sent it.
     latest: Mutex<Option<(Identity, Weak<Listing>)>>,
 }
-
-/// Which directory it is, and when it has changed.
-type Identity = (u64, i128);
 
 /// How long ago a directory has changed, at least, before no other state of it can have the same time.
 const RESTED: Duration = Duration::from_secs(2);
@@ -153,7 +150,7 @@ impl Root {
         let metadata = directory.try_clone()?.into_std_file().metadata()?;
         let now = SystemTime::now();
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let has_rested = |&(_, changed): &Identity| {
+        let has_rested = |&(_, _, changed): &Identity| {
             now.as_nanos() as i128 - changed >= RESTED.as_nanos() as i128
         };
         let identity = system::identity(&metadata).filter(has_rested);

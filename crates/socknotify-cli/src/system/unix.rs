@@ -20,7 +20,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-use super::{Limits, System};
+use super::{Identity, Limits, System};
 use crate::signals::Waker;
 
 /// Errors that say that no descriptor is left, for this process or for the whole system.
@@ -125,9 +125,9 @@ pub(crate) fn bytes_of(name: &OsStr) -> Option<Vec<u8>> {
 
 /// What changes whenever another file comes in the place of one, or its bytes change, also if its time is set back. `None`
 /// if nothing does.
-pub(crate) fn identity(file: &Metadata) -> Option<(u64, i128)> {
+pub(crate) fn identity(file: &Metadata) -> Option<Identity> {
     let changed = i128::from(file.ctime()) * 1_000_000_000 + i128::from(file.ctime_nsec());
-    Some((file.ino(), changed))
+    Some((file.dev(), file.ino(), changed))
 }
 
 pub(crate) fn name() -> System {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use windows_version::OsVersion;
 
-use super::{Limits, System};
+use super::{Identity, Limits, System};
 use crate::signals::Waker;
 
 /// `WSAEMFILE`, `ERROR_TOO_MANY_OPEN_FILES`
@@ -66,7 +66,7 @@ pub(crate) fn bytes_of(name: &OsStr) -> Option<Vec<u8>> {
 }
 
 /// Times can be set.
-pub(crate) fn identity(_file: &Metadata) -> Option<(u64, i128)> {
+pub(crate) fn identity(_file: &Metadata) -> Option<Identity> {
     None
 }
 

@@ -13,7 +13,7 @@ use super::answer::{self, Told};
 use super::conditions::{Conditions, IfRange, Precondition, Validators};
 use super::listing::{self, Listing};
 use super::range::Wish;
-use crate::system;
+use crate::system::{self, Identity};
 
 /// What a client wants to know of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) enum Found {
         length: u64,
         modified: Option<SystemTime>,
         /// What else is another one if the file is.
-        identity: Option<(u64, i128)>,
+        identity: Option<Identity>,
     },
     Directory,
     /// A directory without an index, whose listing may be shown.
@@ -148,14 +148,14 @@ impl FileRequest {
         &self,
         length: u64,
         modified: Option<SystemTime>,
-        identity: Option<(u64, i128)>,
+        identity: Option<Identity>,
     ) -> Answer {
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let since = since.map(|since| since.as_nanos());
         let file = Validators {
             tag: since.map(|since| match identity {
-                Some((number, changed)) => {
-                    format!("\"{length:x}-{since:x}-{number:x}-{changed:x}\"")
+                Some((device, number, changed)) => {
+                    format!("\"{length:x}-{since:x}-{device:x}-{number:x}-{changed:x}\"")
                 }
                 // Files of one length and time may differ.
                 None => format!("W/\"{length:x}-{since:x}\""),
@@ -250,7 +250,9 @@ impl Place {
             let is_foreign = cfg!(windows) && (name.contains(&b'\\') || name.contains(&b':'));
             name != b".." && !is_foreign && !name.contains(&0)
         };
-        let is_directory = path.is_empty() || path.ends_with(b"/");
+        // As one that ends with a slash: `.` is its directory.
+        let is_directory =
+            matches!(&*path, b"" | b".") || path.ends_with(b"/") || path.ends_with(b"/.");
         let names: Vec<_> = path
             .split(|&byte| byte == b'/')
             .filter(|name| !matches!(*name, b"" | b"."))
@@ -326,7 +328,9 @@ mod tests {
             ("/a%00b", None),
             #[cfg(windows)]
             ("/%FF", None),
-            ("/.", None),
+            ("/.", Some("index.html")),
+            ("/a/.", Some("a/index.html")),
+            ("/a./.b", Some("a./.b")),
             ("*", None),
             ("host:80", None),
             ("", None),
@@ -364,7 +368,7 @@ mod tests {
         let found = Found::File {
             length,
             modified,
-            identity: Some((7, 8)),
+            identity: Some((6, 7, 8)),
         };
         let answer = parsed("/a.html", headers, &found);
         let head = String::from_utf8(answer.head).expect("text");
@@ -401,7 +405,7 @@ mod tests {
         let (head, body) = answer("", 10);
         assert!(head.starts_with("HTTP/1.1 200 OK\r\nDate: "), "{head}");
         // 1,000,500 milliseconds, as nanoseconds.
-        let tag = format!("ETag: \"a-{:x}-7-8\"", 1_000_500_000_000_u64);
+        let tag = format!("ETag: \"a-{:x}-6-7-8\"", 1_000_500_000_000_u64);
         for header in [
             &*tag,
             "Content-Type: text/html; charset=utf-8",
