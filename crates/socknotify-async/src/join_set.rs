@@ -76,6 +76,8 @@ impl<T> JoinSet<T> {
         T: Send + 'static,
     {
         let runtime = Handle::current();
+        // What is made next says that the task has ended when it is dropped.
+        runtime.0.check_process();
         let place = self.tasks.vacant_entry();
         let tells = Tells(Arc::clone(&self.ended), place.key());
         let task = runtime.spawn(async move {

@@ -160,15 +160,18 @@ impl AbortHandle {
         waker.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Whether the task has ended, or will not be polled again.
+    /// Whether the task has ended, or will not be polled again. In a forked child false: what the parent's task does is not known
+    /// there.
     pub fn is_finished(&self) -> bool {
+        // As above.
         let tasks = &self.shared.tasks;
-        tasks.with(self.place, |task| task.is_aborted) != Some(false)
+        self.shared.is_here() && tasks.with(self.place, |task| task.is_aborted) != Some(false)
     }
 
     fn is_aborted(&self) -> bool {
         let tasks = &self.shared.tasks;
         tasks.aborted.load(Ordering::SeqCst) > 0
+            && self.shared.is_here()
             && tasks.with(self.place, |task| task.is_aborted) == Some(true)
     }
 }

@@ -48,6 +48,8 @@ fn a_forked_child_is_refused_clearly() -> io::Result<()> {
     };
     let address = listener.local_addr()?;
     runtime.block_on(async { sleep(Duration::from_millis(5)).await });
+    let task = runtime.spawn(std::future::pending::<()>());
+    let abort = task.abort_handle();
     let is_refused = in_child(|| {
         let handle = runtime.handle().clone();
         let spawns = panics(|| drop(handle.spawn(async {})));
@@ -59,10 +61,22 @@ fn a_forked_child_is_refused_clearly() -> io::Result<()> {
             let _ = std::future::Future::poll(sleep.as_mut(), &mut cx);
         });
         let binds = TcpListener::bind("127.0.0.1:0").is_err();
+        // A set whose task was refused has none.
+        let mut set = JoinSet::<()>::new();
+        let joins = panics(|| drop(set.spawn(async {})));
+        let own = Runtime::new().expect("a runtime");
+        let is_empty = own.block_on(set.join_next()).is_none() && !abort.is_finished();
         // One of its own works; what is the parent's may be dropped.
         let own = Runtime::new().expect("a runtime");
         let has_run = own.block_on(own.spawn(async { 5 })).is_ok_and(|it| it == 5);
-        spawns && blocks && sleeps && binds && has_run && !runtime.shutdown(Duration::ZERO)
+        spawns
+            && blocks
+            && sleeps
+            && binds
+            && joins
+            && is_empty
+            && has_run
+            && !runtime.shutdown(Duration::ZERO)
     });
     assert!(is_refused);
     // The parent has its own, still.
