@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 use slab::Slab;
 
 use crate::sync::{lock, wake};
+use crate::task;
 use crate::{AbortHandle, Handle, JoinError, JoinHandle};
 
 /// Tasks whose results are taken as they end, in whatever order. Dropping it aborts those that are left.
@@ -80,7 +81,7 @@ impl<T> JoinSet<T> {
         runtime.0.check_process();
         let place = self.tasks.vacant_entry();
         let tells = Tells(Arc::clone(&self.ended), place.key());
-        let task = runtime.spawn(async move {
+        let task = task::spawn(&runtime.0, async move {
             // Dropped in this order, whether it was polled or not.
             let (future, _tells) = (future, tells);
             future.await

@@ -10,6 +10,7 @@ use socknotify::owned::{Input, Limited};
 
 use crate::head::{self, Framing};
 use crate::limits::Limits;
+use crate::response::limited;
 
 /// The longest line that begins a chunk: its length, and what a client adds to it.
 const CHUNK_LINE: usize = 256;
@@ -139,16 +140,14 @@ impl<'a> RequestBody<'a> {
             .limits
             .body_time
             .saturating_add(Duration::from_secs(earned));
-        let Some(end) = begun.checked_add(time) else {
-            return Limited::within(self.stream, Duration::MAX);
-        };
+        let end = begun.checked_add(time);
         // A call that begins in time is to end in time.
-        let left = end.saturating_duration_since(Instant::now());
-        if left < self.limits.stall || self.is_hurried {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if let Some(left) = left.filter(|&left| left < self.limits.stall || self.is_hurried) {
             self.is_hurried = true;
             self.set_timeout(left);
         }
-        Limited::until(self.stream, end)
+        limited(self.stream, end)
     }
 
     /// A read may wait for so long, and no longer than for the time of a stall. If that cannot be set, it stays as it is.

@@ -1,18 +1,18 @@
 //! [`Connection`]: one client, and what becomes of its events.
 
 use std::any::Any;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use http::{Method, StatusCode, Version};
+use http::{Method, StatusCode, Version, request};
 use socknotify::owned::{BorrowedSocket, Event, Held, Input, Interest, Readiness, Source, Worker};
 
 use crate::body::RequestBody;
 use crate::head::{self, Framing, Head};
 use crate::limits::Limits;
-use crate::response::{self, Answer, Upgraded};
+use crate::response::{self, Answer, ResponseBody, Upgraded, Written};
 use crate::server::Shared;
 use crate::{Request, Response};
 
@@ -117,19 +117,8 @@ impl Connection {
             is_head,
             persists: false,
         };
-        let begun = Instant::now();
-        let (parts, mut body) = response::error(status).into_parts();
-        let end = begun.checked_add(shared.limits.answer_time);
-        let written = response::write(
-            &self.stream,
-            end,
-            answer,
-            parts.status,
-            &parts.headers,
-            &mut body,
-        );
-        let length = written.as_ref().map_or(0, |it| it.length);
-        shared.count(status, length, begun, self.peer, None);
+        let response = response::error(status);
+        let (written, _) = self.send(response, answer, Instant::now(), None, shared);
         match written {
             Ok(_) => Next::Close,
             Err(_) => Next::Drop,
@@ -183,14 +172,13 @@ impl Connection {
             None => response,
         };
         let (request, _) = request.into_parts();
-        let (parts, mut body) = response.into_parts();
-        let is_valid = match body.is_upgrade() {
+        let is_valid = match response.body().is_upgrade() {
             // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
             true => {
-                let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS;
+                let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                 is_switch && is_whole && version == Version::HTTP_11
             }
-            false => !parts.status.is_informational(),
+            false => !response.status().is_informational(),
         };
         if !is_valid {
             return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, is_head, shared);
@@ -200,22 +188,35 @@ impl Connection {
             is_head,
             persists: persists && is_whole && !shared.port.is_draining(),
         };
-        let end = Instant::now().checked_add(shared.limits.answer_time);
-        let (stream, headers) = (&self.stream, &parts.headers);
-        let write = || response::write(stream, end, answer, parts.status, headers, &mut body);
-        // Its reader may panic.
-        let written = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|panic| {
-            std::mem::forget(panic);
-            Err(ErrorKind::Other.into())
-        });
-        let length = written.as_ref().map_or(0, |it| it.length);
-        shared.count(parts.status, length, begun, self.peer, Some(&request));
+        let (written, body) = self.send(response, answer, begun, Some(&request), shared);
         match (written, body.into_upgrade()) {
             (Err(_), _) => Next::Drop,
             (Ok(_), Some(call)) => Next::Upgrade(call),
             (Ok(written), None) if written.persists => Next::Request,
             (Ok(_), None) => Next::Close,
         }
+    }
+
+    /// Write an answer, count and log it. Also returns what was its body.
+    fn send<F>(
+        &self,
+        response: Response,
+        answer: Answer,
+        begun: Instant,
+        request: Option<&request::Parts>,
+        shared: &Shared<F>,
+    ) -> (io::Result<Written>, ResponseBody) {
+        let (parts, mut body) = response.into_parts();
+        let end = Instant::now().checked_add(shared.limits.answer_time);
+        let write = || response::write(&self.stream, end, answer, &parts, &mut body);
+        // Its reader may panic.
+        let written = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|panic| {
+            std::mem::forget(panic);
+            Err(ErrorKind::Other.into())
+        });
+        let length = written.as_ref().map_or(0, |it| it.length);
+        shared.count(parts.status, length, begun, self.peer, request);
+        (written, body)
     }
 }
 

@@ -105,11 +105,8 @@ fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, Stat
     check_host(&map, version)?;
     let framing = framing(&map, version)?;
     let expects_continue = expects_continue(&map, version)?;
-    let is_listed = |name| {
-        let values = map.get_all(CONNECTION).into_iter();
-        values.into_iter().any(|value| lists(value, name))
-    };
-    let persists = !is_listed("close") && (version == Version::HTTP_11 || is_listed("keep-alive"));
+    let persists =
+        !asks_for(&map, "close") && (version == Version::HTTP_11 || asks_for(&map, "keep-alive"));
     let (mut parts, ()) = Request::new(()).into_parts();
     (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, map);
     let head = Head {
@@ -222,6 +219,12 @@ fn expects_continue(headers: &HeaderMap, version: Version) -> Result<bool, Statu
         }
         _ => Err(StatusCode::EXPECTATION_FAILED),
     }
+}
+
+/// Whether a `Connection` header has this element.
+pub(crate) fn asks_for(headers: &HeaderMap, element: &str) -> bool {
+    let mut values = headers.get_all(CONNECTION).iter();
+    values.any(|value| lists(value, element))
 }
 
 /// Whether a list, such as `keep-alive, Upgrade`, has this element.

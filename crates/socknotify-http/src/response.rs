@@ -9,12 +9,13 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING};
+use http::response::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, Version};
 use socknotify::owned::Limited;
 
 use crate::Response;
 use crate::date;
-use crate::head::lists;
+use crate::head::{asks_for, lists};
 
 /// A body of up to this many bytes goes out with its head, in one call.
 const TOGETHER: usize = 64 << 10;
@@ -213,20 +214,20 @@ pub(crate) fn write(
     stream: &TcpStream,
     end: Option<Instant>,
     answer: Answer,
-    status: StatusCode,
-    headers: &HeaderMap,
+    parts: &Parts,
     body: &mut ResponseBody,
 ) -> io::Result<Written> {
     let mut out = OUT.take();
     out.clear();
-    let result = write_with(&mut out, stream, end, answer, status, headers, body);
+    let result = write_with(&mut out, stream, end, answer, parts, body);
     if out.capacity() <= 2 * TOGETHER {
         OUT.set(out);
     }
     result
 }
 
-fn limited(stream: &TcpStream, end: Option<Instant>) -> Limited<&TcpStream> {
+/// A stream that is used until `end`; `None` for ever.
+pub(crate) fn limited(stream: &TcpStream, end: Option<Instant>) -> Limited<&TcpStream> {
     match end {
         Some(end) => Limited::until(stream, end),
         None => Limited::within(stream, Duration::MAX),
@@ -238,10 +239,10 @@ fn write_with(
     stream: &TcpStream,
     end: Option<Instant>,
     answer: Answer,
-    status: StatusCode,
-    headers: &HeaderMap,
+    parts: &Parts,
     body: &mut ResponseBody,
 ) -> io::Result<Written> {
+    let (status, headers) = (parts.status, &parts.headers);
     let has_body = !(status.is_informational()
         || status == StatusCode::NO_CONTENT
         || status == StatusCode::NOT_MODIFIED);
@@ -251,9 +252,7 @@ fn write_with(
         None if answer.version == Version::HTTP_11 => Ending::Chunks,
         None => Ending::Close,
     };
-    let mut wishes = headers.get_all(CONNECTION).into_iter();
-    let persists =
-        answer.persists && ending != Ending::Close && !wishes.any(|value| lists(value, "close"));
+    let persists = answer.persists && ending != Ending::Close && !asks_for(headers, "close");
     let is_text = matches!(body.0, Kind::Bytes(_, true));
     write_head(out, answer, status, headers, ending, persists, is_text);
     let mut client = limited(stream, end);
