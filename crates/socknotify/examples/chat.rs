@@ -2,9 +2,7 @@
 //!
 //! What it shows:
 //!
-//! - One thread has a connection, without a lock. What other threads have for it is in its outbox.
-//! - A thread that puts something into an empty outbox cancels the connection's wait, so that it is reported and can
-//!   write.
+//! - One thread has a connection, without a lock. What other threads have for it is in its [`Outbox`], which wakes it.
 //! - A client that does not read fills its outbox up to a limit, and is dropped.
 //! - At SIGTERM and Ctrl-C what the clients have said is still heard, and nobody leaves before everybody was. Then each
 //!   client is sent what is in its outbox, and lingers: otherwise one that sends might not get the rest.
@@ -18,14 +16,15 @@
 //! socknotify = "0.1"
 //! ```
 
-use std::collections::{HashMap, VecDeque};
-use std::io::{self, ErrorKind, Read, Write};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{env, mem, time::Duration};
+use std::{env, time::Duration};
 
 use socknotify::owned::{
-    BorrowedSocket, Event, Held, Id, Interest, Listening, Port, Serving, Source, Worker,
+    BorrowedSocket, Event, Held, Id, Interest, Listening, Outbox, OutboxError, Port, Sender,
+    Serving, Source, Worker,
 };
 
 /// How long clients may take at the end, and how long one may take to read what it was sent.
@@ -40,27 +39,24 @@ struct Client {
     stream: TcpStream,
     /// The beginning of a line.
     line: Vec<u8>,
-    outbox: Arc<Mutex<Outbox>>,
+    outbox: Outbox,
 }
 
-/// What a client has yet to be sent. Everybody fills it; who holds the connection empties it.
-#[derive(Default)]
-struct Outbox {
-    bytes: VecDeque<u8>,
-    has_overflowed: bool,
+struct Member {
+    sender: Sender,
     /// At the end: nothing more has come from this client.
     is_heard: bool,
 }
 
 struct Server {
     port: Port<Client>,
-    outboxes: Mutex<HashMap<Id, Arc<Mutex<Outbox>>>>,
+    members: Mutex<HashMap<Id, Member>>,
 }
 
 fn main() -> io::Result<()> {
     let server = Arc::new(Server {
         port: Port::new()?,
-        outboxes: Mutex::default(),
+        members: Mutex::default(),
     });
     let ending = Arc::clone(&server);
     let handled = ctrlc::set_handler(move || ending.port.drain(GRACE));
@@ -87,69 +83,79 @@ fn main() -> io::Result<()> {
 
 impl Server {
     /// Serve a client, and arm it again or let it go.
-    fn turn(&self, worker: &mut Worker<Client>, mut client: Held<Client>) {
-        let id = client.id();
+    fn turn(&self, worker: &mut Worker<Client>, mut held: Held<Client>) {
+        let id = held.id();
+        let client = &mut *held;
         let heard = client.hear(|line| self.say(id, &format!("{id}: {line}")));
         let has_more = self.port.is_draining() && matches!(heard, Ok(false));
         if matches!(heard, Ok(true)) {
-            self.is_heard(&client);
+            self.is_heard(id);
         }
         // Asked before it writes: then nothing more comes into its outbox.
         let is_over = self.port.is_draining() && self.all_are_heard();
-        match heard.and_then(|_| client.write()) {
+        match heard.and_then(|_| client.outbox.send(&client.stream)) {
             Ok(Interest::IN) if is_over => {
-                lock(&self.outboxes).remove(&id);
-                worker.linger(client, LINGER);
+                lock(&self.members).remove(&id);
+                worker.linger(held, LINGER);
             }
             // If nothing has come, that is reported at once.
-            Ok(interest) if has_more => worker.arm(client, interest.within(Duration::ZERO)),
-            Ok(interest) => worker.arm(client, interest),
-            Err(reason) => {
-                lock(&self.outboxes).remove(&id);
-                self.say(id, &format!("* {id} has gone: {reason}\n"));
-                self.is_heard(&client);
+            Ok(interest) if has_more => worker.arm(held, interest.within(Duration::ZERO)),
+            Ok(interest) => worker.arm(held, interest),
+            // Somebody has ended it.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {
+                self.leave(id, "it does not read");
             }
+            Err(error) => self.leave(id, &error.to_string()),
         }
     }
 
     /// Nothing more has come from it. At the end, who waits for the last one to be heard is woken.
-    fn is_heard(&self, client: &Client) {
+    fn is_heard(&self, id: Id) {
         if self.port.is_draining() {
-            let was_heard = mem::replace(&mut lock(&client.outbox).is_heard, true);
-            if !was_heard && self.all_are_heard() {
+            if let Some(member) = lock(&self.members).get_mut(&id) {
+                member.is_heard = true;
+            }
+            if self.all_are_heard() {
                 self.port.cancel_all();
             }
         }
     }
 
     fn all_are_heard(&self) -> bool {
-        let outboxes = lock(&self.outboxes);
-        outboxes.values().all(|outbox| lock(outbox).is_heard)
+        lock(&self.members).values().all(|it| it.is_heard)
     }
 
     fn join(&self, worker: &mut Worker<Client>, client: Held<Client>) {
-        let id = client.id();
-        let greeting = format!("* you are {id}\n");
-        lock(&client.outbox).bytes.extend(greeting.as_bytes());
-        lock(&self.outboxes).insert(id, Arc::clone(&client.outbox));
+        let (id, sender) = (client.id(), client.outbox.sender(&client));
+        let _ = sender.send(format!("* you are {id}\n").as_bytes());
+        let is_heard = false;
+        lock(&self.members).insert(id, Member { sender, is_heard });
         self.say(id, &format!("* {id} has come\n"));
         self.turn(worker, client);
     }
 
+    fn leave(&self, id: Id, reason: &str) {
+        lock(&self.members).remove(&id);
+        self.say(id, &format!("* {id} has gone: {reason}\n"));
+        if self.port.is_draining() && self.all_are_heard() {
+            self.port.cancel_all();
+        }
+    }
+
     /// Put a line into everybody else's outbox.
     fn say(&self, from: Id, line: &str) {
-        lock(&self.outboxes).retain(|&id, outbox| {
-            if id == from {
-                return true;
-            }
-            let mut outbox = lock(outbox);
-            let was_empty = outbox.bytes.is_empty();
-            outbox.has_overflowed |= outbox.bytes.len() + line.len() > OUTBOX;
-            if !outbox.has_overflowed {
-                outbox.bytes.extend(line.as_bytes());
-            }
-            // Wake who is not about to write anyway. Who was closed without a word (a panic) leaves here.
-            (!was_empty && !outbox.has_overflowed) || self.port.cancel(id)
+        lock(&self.members).retain(|&id, member| {
+            id == from
+                || match member.sender.send(line.as_bytes()) {
+                    Ok(()) => true,
+                    // It does not read: it is dropped when it wakes.
+                    Err(OutboxError::Full) => {
+                        member.sender.end();
+                        true
+                    }
+                    // It was closed without a word (a panic).
+                    Err(_) => false,
+                }
         });
     }
 }
@@ -159,7 +165,7 @@ impl Client {
         Client {
             stream,
             line: Vec::new(),
-            outbox: Arc::default(),
+            outbox: Outbox::new(OUTBOX),
         }
     }
 
@@ -180,25 +186,6 @@ impl Client {
             0..=LINE => Ok(false),
             _ => Err(io::Error::other("its line is too long")),
         }
-    }
-
-    /// Write what the socket takes. What to wait for next.
-    fn write(&mut self) -> io::Result<Interest> {
-        let mut outbox = lock(&self.outbox);
-        if outbox.has_overflowed {
-            return Err(io::Error::other("it does not read"));
-        }
-        while !outbox.bytes.is_empty() {
-            match self.stream.write(outbox.bytes.as_slices().0) {
-                Ok(length) => drop(outbox.bytes.drain(..length)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Ok(Interest::IN | Interest::OUT);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        // Whatever comes into the outbox from here on is followed by a cancellation.
-        Ok(Interest::IN)
     }
 }
 

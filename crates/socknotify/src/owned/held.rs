@@ -41,6 +41,10 @@ impl<T> Held<T> {
         Id(self.node().token)
     }
 
+    pub(super) fn connections(&self) -> &Arc<Connections<T>> {
+        &self.node().connections
+    }
+
     #[inline]
     pub(super) fn is_of(&self, connections: &Arc<Connections<T>>) -> bool {
         Arc::ptr_eq(&self.node().connections, connections)

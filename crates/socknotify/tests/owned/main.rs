@@ -23,6 +23,7 @@ mod model;
 mod moves;
 mod order;
 mod others;
+mod outbox;
 mod serve;
 mod timers;
 
