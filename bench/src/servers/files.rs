@@ -225,7 +225,7 @@ impl Server {
                 None => {
                     let path = self.site.path(held.number);
                     // At the end of the run the port is closed.
-                    let _ = self.port.run(move || Opened(held, File::open(path)));
+                    let _ = self.port.offload(move || Opened(held, File::open(path)));
                 }
             },
         }

@@ -9,9 +9,13 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Events: u32 {
         /// A receive would not block: data, end of stream, or a connection to accept.
+        #[doc(alias = "READ")]
+        #[doc(alias = "READABLE")]
         #[doc(alias = "SOCK_NOTIFY_EVENT_IN")]
         const IN = 0x01;
         /// A send would not block, or a non-blocking connect succeeded.
+        #[doc(alias = "WRITE")]
+        #[doc(alias = "WRITABLE")]
         #[doc(alias = "SOCK_NOTIFY_EVENT_OUT")]
         const OUT = 0x02;
         /// The stream was disconnected by its peer, or aborted.

@@ -221,6 +221,7 @@ impl From<RegistrationError> for io::Error {
 
 /// Why [`CompletionPort::register`](crate::CompletionPort::register) failed: the call itself, or an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// The call failed, and nothing was applied.
     Call(Error),

@@ -396,6 +396,8 @@ impl CompletionPort {
     }
 
     /// What the port looks like at this moment, for diagnosis and for tests.
+    #[doc(alias = "stats")]
+    #[doc(alias = "metrics")]
     pub fn snapshot(&self) -> Snapshot {
         self.system.snapshot()
     }

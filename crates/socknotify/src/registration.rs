@@ -16,9 +16,13 @@ bitflags! {
     #[doc(alias = "eventFilter")]
     pub struct EventFilter: u16 {
         /// A receive would not block: data, end of stream, or a connection to accept.
+        #[doc(alias = "READ")]
+        #[doc(alias = "READABLE")]
         #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_IN")]
         const IN = 0x01;
         /// A send would not block, or a non-blocking connect succeeded.
+        #[doc(alias = "WRITE")]
+        #[doc(alias = "WRITABLE")]
         #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENT_OUT")]
         const OUT = 0x02;
         /// A stream was disconnected by its peer, or aborted. Datagram sockets of the Internet never have it.

@@ -677,7 +677,7 @@ fn o8_a_child_begins_nothing_and_its_parents_operations_complete(
         let mut mine = Some(FileOperation::read_at(&file, vec![0; 4], 0));
         let child = Child::fork(|| {
             let mine = mine.take().expect("it is the child that begins it");
-            if port.begin(mine).is_ok() || port.run(|| 1).is_ok() {
+            if port.begin(mine).is_ok() || port.offload(|| 1).is_ok() {
                 return 1;
             }
             if ids.iter().any(|&id| port.cancel_operation(id)) {

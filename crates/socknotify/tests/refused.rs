@@ -365,7 +365,7 @@ fn o2_what_no_thread_can_be_started_for_is_not_said_to_be_closed() -> io::Result
         let file = port.adopt_file(tempfile::tempfile()?)?;
         refuse_threads()?;
         let none = Error::Os(libc::EAGAIN);
-        let Err(refused) = port.run(|| 5) else {
+        let Err(refused) = port.offload(|| 5) else {
             panic!("it has no thread");
         };
         assert_eq!(refused.reason(), none);
@@ -463,11 +463,11 @@ fn o2_after_a_shortage_of_threads_work_goes_on() -> io::Result<()> {
     let file = port.adopt_file(tempfile::tempfile()?)?;
     // The only thread for work is busy until the end.
     let (release, wait) = channel::<()>();
-    port.run(move || wait.recv().map_or(1, |()| 0))?;
+    port.offload(move || wait.recv().map_or(1, |()| 0))?;
     let refused = thread::scope(|scope| {
         let without_threads = scope.spawn(|| {
             refuse_threads()?;
-            port.run(|| 2)?;
+            port.offload(|| 2)?;
             let write = FileOperation::write_at(&file, b"x".to_vec(), 0);
             let refused = port.begin(write).expect_err("it has no thread");
             assert_eq!(refused.reason(), Error::Os(libc::EAGAIN));
@@ -479,7 +479,7 @@ fn o2_after_a_shortage_of_threads_work_goes_on() -> io::Result<()> {
 
     // This thread is refused nothing.
     port.begin(refused)?;
-    port.run(|| 3)?;
+    port.offload(|| 3)?;
     let mut worker = port.worker(8);
     let (mut written, mut messages) = (0, Vec::new());
     let begin = Instant::now();

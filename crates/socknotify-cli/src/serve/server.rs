@@ -304,7 +304,7 @@ impl Server {
         worker: &mut Worker<Peer, OpenedFor>,
     ) -> Option<OpenedFor> {
         let root = self.plan.root();
-        let refused = self.port.run(move || {
+        let refused = self.port.offload(move || {
             let opened = match (root, request.place()) {
                 (Some(root), Some(place)) => root.open(place),
                 _ => Err(io::ErrorKind::NotFound.into()),

@@ -80,7 +80,7 @@ impl<T, M> Builder<T, M> {
         self
     }
 
-    /// The maximum number of helper threads for [blocking work](Port::run): 32 by default, at least one. Where helper
+    /// The maximum number of helper threads for [blocking work](Port::offload): 32 by default, at least one. Where helper
     /// threads perform operations on files, there are as many for these alone. These have a lower priority on Linux (a
     /// nice value higher by 10) and Windows. On Linux at most as many copy from memory at once as there are processors,
     /// and files of one mount that may not answer, as those of FUSE and NFS, have half of the threads at most.

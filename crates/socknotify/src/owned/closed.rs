@@ -36,7 +36,7 @@ impl<T, M> Closed<T, M> {
         self.left_behind
     }
 
-    /// Takes the messages that no worker had taken, among them the results of [work](super::Port::run), in the order of
+    /// Takes the messages that no worker had taken, among them the results of [work](super::Port::offload), in the order of
     /// the queue.
     pub fn take_messages(&mut self) -> Vec<M> {
         mem::take(&mut self.messages)

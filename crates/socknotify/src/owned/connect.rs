@@ -103,7 +103,7 @@ impl<T: Source, M> Port<T, M> {
     }
 }
 
-/// Connects to a host by its name, and blocks meanwhile: call it within [`Port::run`].
+/// Connects to a host by its name, and blocks meanwhile: call it within [`Port::offload`].
 ///
 /// It resolves the name and tries each address in turn, until one connects. The connection is in non-blocking mode.
 ///
@@ -111,7 +111,7 @@ impl<T: Source, M> Port<T, M> {
 /// To resolve a name takes as long as the system's resolver needs, which has limits of its own.
 ///
 /// Each call holds one of the port's [helper threads](super::Builder::helper_threads). For many connections at once,
-/// resolve the name within `run`, and [connect](Port::connect) to its addresses.
+/// resolve the name within `offload`, and [connect](Port::connect) to its addresses.
 ///
 /// # Errors
 ///
@@ -129,7 +129,7 @@ impl<T: Source, M> Port<T, M> {
 /// let listener = TcpListener::bind("localhost:0")?;
 /// let number = listener.local_addr()?.port();
 /// let port = Port::<TcpStream, io::Result<TcpStream>>::with_messages()?;
-/// port.run(move || connect_to(("localhost", number), Duration::from_secs(5)))?;
+/// port.offload(move || connect_to(("localhost", number), Duration::from_secs(5)))?;
 ///
 /// let mut worker = port.worker(8);
 /// worker.process(None)?;

@@ -21,8 +21,15 @@ use crate::{CompletionPort, Entry, Error, EventFilter, Registration, Registratio
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// Identifies a connection, a listener or a shared socket of a port. It is not reused before 2³¹ others were made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub(super) Token);
+
+/// As it is displayed.
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ impl<T, M> Port<T, M> {
     /// to do; otherwise let it [linger](super::Worker::linger), or drop it if its peer was sent nothing. When the last connection is closed and all work is done, or the time is over, the port closes, and
     /// [`process`](super::Worker::process) returns an error to all threads.
     ///
-    /// Work is each [operation on a file](Self::begin) and each call of [`run`](Self::run). It is done when the worker
+    /// Work is each [operation on a file](Self::begin) and each call of [`offload`](Self::offload). It is done when the worker
     /// that took its result calls `process` again, or is dropped: so what that begins in turn is waited for, too.
     ///
     /// `drain` returns at once, and threads must go on calling `process`. The main thread can join them and then call

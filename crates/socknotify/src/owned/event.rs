@@ -46,7 +46,7 @@ pub enum Event<T, M = ()> {
     Message(M),
     /// An [operation](super::Port::begin) on a file has completed.
     Completed(FileCompletion),
-    /// Code that you gave to the port has panicked, with this payload: work of [`Port::run`](super::Port::run), the
+    /// Code that you gave to the port has panicked, with this payload: work of [`Port::offload`](super::Port::offload), the
     /// function of a [listener](super::Port::listen), or the clone of a message of
     /// [`Port::send_every`](super::Port::send_every); or the handler of [`Port::serve`](super::Port::serve). The thread that
     /// takes this event goes on.

@@ -17,7 +17,7 @@ impl<T, M> Port<T, M> {
     ///
     /// Returns the file if it is a pipe, a socket or a terminal, because an operation on it might never end: adopt these
     /// as connections. A directory is refused, too, and so is a file that the kernel makes up when it is read, as those
-    /// of `/proc`: read it in [`run`](Self::run).
+    /// of `/proc`: read it in [`offload`](Self::offload).
     ///
     /// On Windows, a file that was opened with `FILE_FLAG_OVERLAPPED` stays associated with the port until it is
     /// closed; helper threads perform operations on other files.

@@ -40,10 +40,12 @@ enum End {
 
 impl Interest {
     /// Until a receive would not block.
+    #[doc(alias = "READ")]
     #[doc(alias = "READABLE")]
     #[doc(alias = "EPOLLIN")]
     pub const IN: Self = Self::of(EventFilter::IN);
     /// Until a send would not block.
+    #[doc(alias = "WRITE")]
     #[doc(alias = "WRITABLE")]
     #[doc(alias = "EPOLLOUT")]
     pub const OUT: Self = Self::of(EventFilter::OUT);

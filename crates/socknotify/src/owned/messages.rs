@@ -19,7 +19,7 @@ const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// A message in the list.
 pub(super) enum Message<M> {
     Sent(M),
-    /// The result of [work](Port::run), which is done when this was handled.
+    /// The result of [work](Port::offload), which is done when this was handled.
     Result(M),
 }
 
@@ -79,6 +79,7 @@ impl<T, M> Port<T, M> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "post")]
     #[doc(alias = "PostQueuedCompletionStatus")]
     pub fn send(&self, message: M) -> Result<(), SendError<M>> {
         if self.shared.connections.is_closed() {

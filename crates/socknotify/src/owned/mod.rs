@@ -19,7 +19,7 @@
 //! | to | use |
 //! |---|---|
 //! | accept and connect | [`Port::listen`], [`Port::connect`]; [`connect_to`], by name |
-//! | run handlers, which may block | [`Port::serve`]; [`Worker::blocking`], [`Port::run`] |
+//! | run handlers, which may block | [`Port::serve`]; [`Worker::blocking`], [`Port::offload`] |
 //! | wait, and for how long | [`Worker::arm`] with an [`Interest`]: [`within`](Interest::within), [`until`](Interest::until) |
 //! | wake a connection from elsewhere | [`Port::cancel`] with its [`Id`] |
 //! | send messages, now or later | [`Port::send`], [`Port::send_after`], [`Port::send_every`] |
@@ -158,8 +158,8 @@ mod files;
 mod linger;
 mod listen;
 mod messages;
+mod offload;
 mod outbox;
-mod run;
 mod serve;
 mod worker;
 
@@ -178,10 +178,10 @@ pub use interest::Interest;
 pub use limited::Limited;
 pub use listener::{Accepted, Listen, Listening};
 pub use messages::SendError;
+pub use offload::BeginError;
 pub use outbox::{Outbox, OutboxError, Sender};
 pub use port::{Port, SharedTrigger};
 pub use readiness::{Io, Readiness, Stream};
-pub use run::BeginError;
 pub use serve::{Serving, ServingThreads, SlowHandler};
 pub use source::{BorrowedSocket, OwnedSocket, Source};
 pub use timers::TimerId;

@@ -286,7 +286,7 @@ impl<T: Source, M> Port<T, M> {
     /// for a file of a machine that is gone, that may take for ever; after [`drain`](Self::drain), no longer than its
     /// time. What is still in progress then is [left behind](Closed::left_behind).
     ///
-    /// [Work](Self::run) that has not begun is dropped; work that has is not waited for, and its result is dropped. So are
+    /// [Work](Self::offload) that has not begun is dropped; work that has is not waited for, and its result is dropped. So are
     /// timers, with their messages. If dropping something panics, the panic goes no further.
     ///
     /// # Examples
@@ -335,6 +335,8 @@ impl<T, M> Port<T, M> {
     }
 
     /// The state of the port at this moment, for diagnosis.
+    #[doc(alias = "stats")]
+    #[doc(alias = "metrics")]
     pub fn snapshot(&self) -> Snapshot {
         self.shared.connections.port.snapshot()
     }
@@ -433,6 +435,7 @@ impl<T, M> fmt::Debug for Port<T, M> {
 
 /// When a [shared](Port::share) socket is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SharedTrigger {
     /// For as long as a wanted condition holds.
     Level,

@@ -195,7 +195,7 @@ fn o7_what_a_thread_performs_is_returned_and_what_waits_for_it(backend: Backend)
     }
     let returned = thread::scope(|scope| {
         let closing = scope.spawn(|| port.close().take_operations());
-        wait_until("the port is closed", || port.run(|| 0).is_err());
+        wait_until("the port is closed", || port.offload(|| 0).is_err());
         thread::sleep(QUIET_PERIOD);
         assert!(!closing.is_finished(), "it waits for the operation");
         gates[1].open(1);
@@ -234,7 +234,7 @@ fn o7_a_connection_in_a_buffer_is_returned(backend: Backend) -> io::Result<()> {
 fn o7_messages_and_results_of_work_are_returned(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     for number in 1..=3 {
-        port.run(move || number)?;
+        port.offload(move || number)?;
     }
     port.send(4)?;
     dequeue_and_give_back(&port, 4);

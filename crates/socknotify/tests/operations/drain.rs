@@ -59,7 +59,7 @@ fn o9_draining_waits_for_work_and_reports_its_results(backend: Backend) -> io::R
     let gate = Arc::new(Gate::new());
     for number in 0..100 {
         let gate = Arc::clone(&gate);
-        port.run(move || {
+        port.offload(move || {
             gate.pass();
             number
         })?;
@@ -77,7 +77,7 @@ fn o9_draining_waits_for_work_and_reports_its_results(backend: Backend) -> io::R
 fn o9_draining_waits_for_a_panic_to_be_taken(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     let mut worker = port.worker(16);
-    port.run(|| std::panic::resume_unwind(Box::new("a fault")))?;
+    port.offload(|| std::panic::resume_unwind(Box::new("a fault")))?;
     port.drain(PATIENCE);
     assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
     assert!(matches!(worker.take(), Some(Event::Panicked(..))));
@@ -90,7 +90,7 @@ fn o9_draining_waits_for_a_panic_to_be_taken(backend: Backend) -> io::Result<()>
 fn o9_what_begins_while_a_result_is_handled_is_waited_for(backend: Backend) -> io::Result<()> {
     for port in every_port(backend)? {
         let (mut worker, mut other) = (port.worker(16), port.worker(16));
-        port.run(|| 1)?;
+        port.offload(|| 1)?;
         port.drain(PATIENCE);
         assert_eq!(message(&mut worker), 1);
         assert_eq!(other.process(Some(Duration::ZERO)), Ok(0));
@@ -107,7 +107,7 @@ fn o9_what_begins_while_a_result_is_handled_is_waited_for(backend: Backend) -> i
 fn o9_a_worker_that_is_dropped_has_handled_its_results(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     let (mut worker, mut other) = (port.worker(16), port.worker(16));
-    port.run(|| 1)?;
+    port.offload(|| 1)?;
     port.drain(PATIENCE);
     assert_eq!(message(&mut worker), 1);
     drop(worker);
@@ -121,7 +121,7 @@ fn o9_draining_waits_up_to_its_time(backend: Backend) -> io::Result<()> {
     let mut worker = port.worker(16);
     let gate = Arc::new(Gate::new());
     let theirs = Arc::clone(&gate);
-    port.run(move || {
+    port.offload(move || {
         theirs.pass();
         1
     })?;

@@ -240,7 +240,7 @@ fn o3_files_and_messages_come_out_of_the_same_calls(backend: Backend) -> io::Res
         let file = file_of(&port, b"0123456789")?;
         port.send(1).expect("the port is open");
         port.begin(FileOperation::read_at(&file, vec![0; 4], 0))?;
-        port.run(|| 2)?;
+        port.offload(|| 2)?;
         let (mut messages, mut reads) = (0, 0);
         for _ in 0..3 {
             match next(&mut worker) {
@@ -801,7 +801,7 @@ fn o7_a_panic_while_a_port_closes_frees_no_buffer_in_use(backend: Backend) -> io
     }
     let [begun, gate] = [(); 2].map(|()| Arc::new(Gate::new()));
     let (here, there) = (Arc::clone(&begun), Arc::clone(&gate));
-    port.run(move || {
+    port.offload(move || {
         here.open(1);
         there.pass();
         0
@@ -809,7 +809,7 @@ fn o7_a_panic_while_a_port_closes_frees_no_buffer_in_use(backend: Backend) -> io
     begun.pass();
     // The helper thread is busy. So this is dropped with the port.
     let panics = Panics;
-    let _ = port.run(move || {
+    let _ = port.offload(move || {
         let _panics = &panics;
         1
     });
@@ -874,7 +874,7 @@ fn o3_work_that_blocks_keeps_no_operation_waiting(backend: Backend) -> io::Resul
     let mut worker = port.worker(16);
     let gate = Arc::new(Gate::new());
     let theirs = Arc::clone(&gate);
-    port.run(move || {
+    port.offload(move || {
         theirs.pass();
         1
     })?;

@@ -18,7 +18,7 @@ use super::{builder, message, next, nothing, owning_port};
 fn o1_each_result_comes_once_as_a_message(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     for number in 0..1000 {
-        port.run(move || number)?;
+        port.offload(move || number)?;
     }
     let mut worker = port.worker(16);
     let results: BTreeSet<_> = (0..1000).map(|_| message(&mut worker)).collect();
@@ -47,7 +47,7 @@ fn o1_results_go_to_threads_that_wait(backend: Backend) -> io::Result<()> {
             });
         }
         for number in 1..=1000 {
-            assert!(port.run(move || number).is_ok());
+            assert!(port.offload(move || number).is_ok());
         }
         wait_until("all results are taken", || {
             sum.load(Ordering::SeqCst) == 500_500
@@ -61,7 +61,7 @@ fn o1_results_go_to_threads_that_wait(backend: Backend) -> io::Result<()> {
 fn o1_work_begins_in_the_order_in_which_it_was_given(backend: Backend) -> io::Result<()> {
     let port = builder(backend).helper_threads(1).build()?;
     for number in 0..100 {
-        port.run(move || number)?;
+        port.offload(move || number)?;
     }
     let mut worker = port.worker(16);
     for number in 0..100 {
@@ -73,9 +73,9 @@ fn o1_work_begins_in_the_order_in_which_it_was_given(backend: Backend) -> io::Re
 #[for_every_backend]
 fn o1_a_panic_is_an_event(backend: Backend) -> io::Result<()> {
     let port = builder(backend).helper_threads(1).build()?;
-    port.run(|| 1)?;
-    port.run(|| std::panic::resume_unwind(Box::new("a fault")))?;
-    port.run(|| 2)?;
+    port.offload(|| 1)?;
+    port.offload(|| std::panic::resume_unwind(Box::new("a fault")))?;
+    port.offload(|| 2)?;
     let mut worker = port.worker(16);
     assert_eq!(message(&mut worker), 1);
     // No thread that serves ends for it.
@@ -90,7 +90,7 @@ fn o1_a_panic_is_an_event(backend: Backend) -> io::Result<()> {
 #[for_every_backend]
 fn o1_a_panic_that_was_not_taken_goes_to_another_thread(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
-    port.run(|| std::panic::resume_unwind(Box::new("a fault")))?;
+    port.offload(|| std::panic::resume_unwind(Box::new("a fault")))?;
     let mut worker = port.worker(16);
     assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
     drop(worker);
@@ -106,7 +106,7 @@ fn o2_there_are_no_more_threads_than_asked_for(backend: Backend) -> io::Result<(
     let running = Arc::new(AtomicUsize::new(0));
     for number in 0..20 {
         let (gate, running) = (Arc::clone(&gate), Arc::clone(&running));
-        port.run(move || {
+        port.offload(move || {
             running.fetch_add(1, Ordering::SeqCst);
             gate.pass();
             number
@@ -132,11 +132,11 @@ fn o2_idle_threads_end(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     assert_eq!(port.helper_threads(), 0, "there was no work");
     for number in 0..10 {
-        port.run(move || number)?;
+        port.offload(move || number)?;
     }
     wait_until("no thread is left", || port.helper_threads() == 0);
     // And another one is there when it is needed.
-    port.run(|| 10)?;
+    port.offload(|| 10)?;
     let mut worker = port.worker(16);
     for _ in 0..=10 {
         message(&mut worker);
@@ -153,14 +153,14 @@ fn o7_closing_drops_what_has_not_begun_and_does_not_wait_for_what_has(
     let witness = Arc::new(());
     let (begun, begins) = std::sync::mpsc::channel();
     let theirs = Arc::clone(&gate);
-    port.run(move || {
+    port.offload(move || {
         begun.send(()).expect("somebody waits");
         theirs.pass();
         0
     })?;
     for _ in 0..100 {
         let witness = Arc::clone(&witness);
-        port.run(move || Arc::strong_count(&witness) as u64)?;
+        port.offload(move || Arc::strong_count(&witness) as u64)?;
     }
     begins.recv_timeout(PATIENCE).expect("it begins");
     assert_eq!(Arc::strong_count(&witness), 101);
@@ -176,7 +176,7 @@ fn o7_closing_drops_what_has_not_begun_and_does_not_wait_for_what_has(
 fn o7_a_closed_port_runs_nothing(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend)?;
     port.close();
-    let Err(refused) = port.run(|| 5) else {
+    let Err(refused) = port.offload(|| 5) else {
         panic!("it is closed");
     };
     assert_eq!(refused.reason(), Error::Closed);
@@ -195,7 +195,7 @@ fn o7_a_result_that_comes_after_closing_is_dropped(backend: Backend) -> io::Resu
     let begun = Arc::new(Gate::new());
     let gate = Arc::new(Gate::new());
     let (theirs, here, there) = (Arc::clone(&result), Arc::clone(&begun), Arc::clone(&gate));
-    port.run(move || {
+    port.offload(move || {
         here.open(1);
         there.pass();
         theirs
@@ -213,7 +213,7 @@ fn o7_work_may_hold_the_port_itself(backend: Backend) -> io::Result<()> {
     let port = Arc::new(owning_port(backend)?);
     let gate = Arc::new(Gate::new());
     let (theirs, theirs_too) = (Arc::clone(&gate), Arc::clone(&port));
-    port.run(move || {
+    port.offload(move || {
         theirs.pass();
         let last = theirs_too;
         Arc::strong_count(&last) as u64

@@ -86,7 +86,7 @@ fn fork(
         let mut mine = Some(FileOperation::read_at(file, vec![0; 8], 0));
         let child = Child::fork(|| {
             let mine = mine.take().expect("it is the child that begins it");
-            if port.begin(mine).is_ok() || port.run(|| 1).is_ok() {
+            if port.begin(mine).is_ok() || port.offload(|| 1).is_ok() {
                 return 1;
             }
             port.close();

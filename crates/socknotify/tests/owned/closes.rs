@@ -153,14 +153,14 @@ fn g4_work_and_buffers_that_panic_when_they_are_dropped_keep_no_connection(
         // The only thread for work is busy.
         let gate = Arc::new(Gate::new());
         let theirs = Arc::clone(&gate);
-        port.run(move || {
+        port.offload(move || {
             theirs.pass();
             Spiteful
         })?;
         let file = port.adopt_file(tempfile::tempfile()?)?;
         for _ in 0..100 {
             let spiteful = Spiteful;
-            port.run(move || spiteful)?;
+            port.offload(move || spiteful)?;
             let buffer = Buffer::from_owner(Box::new(Spiteful));
             port.begin(FileOperation::read_at(&file, buffer, 0))?;
         }

@@ -257,7 +257,7 @@ fn a_host_is_connected_to_by_its_name(backend: Backend) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let number = listener.local_addr()?.port();
     let host = format!("localhost:{number}");
-    port.run(move || connect_to(host, PATIENCE))?;
+    port.offload(move || connect_to(host, PATIENCE))?;
     assert_eq!(worker.process(Some(PATIENCE)), Ok(1));
     let Some(Event::Message(Ok(mut stream))) = worker.take() else {
         panic!("it connects");

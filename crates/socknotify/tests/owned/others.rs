@@ -31,7 +31,7 @@ fn messages_come_in_order(backend: Backend) -> io::Result<()> {
     port.close();
     assert_eq!(port.send(7), Err(SendError(7)));
     // Whatever it carries can be shown.
-    let refused = port.run(|| 7).expect_err("it is closed");
+    let refused = port.offload(|| 7).expect_err("it is closed");
     assert!(format!("{refused:?}").contains("Closed"));
     let refused = port
         .send_after(Duration::ZERO, 7)

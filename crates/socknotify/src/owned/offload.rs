@@ -84,7 +84,7 @@ impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
     ///
     /// # fn main() -> io::Result<()> {
     /// let port = Port::<TcpStream, io::Result<Vec<SocketAddr>>>::with_messages()?;
-    /// port.run(|| Ok(("localhost", 80).to_socket_addrs()?.collect()))?;
+    /// port.offload(|| Ok(("localhost", 80).to_socket_addrs()?.collect()))?;
     ///
     /// let mut worker = port.worker(8);
     /// worker.process(None)?;
@@ -93,9 +93,10 @@ impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "run")]
     #[doc(alias = "spawn_blocking")]
     #[doc(alias = "QueueUserWorkItem")]
-    pub fn run<F>(&self, work: F) -> Result<(), BeginError<F>>
+    pub fn offload<F>(&self, work: F) -> Result<(), BeginError<F>>
     where
         F: FnOnce() -> M + Send + 'static,
     {
