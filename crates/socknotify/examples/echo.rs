@@ -1,4 +1,6 @@
-//! The first program of the README.
+//! An echo server, in blocking mode: with a limit for each answer, and a graceful end.
+//!
+//! At SIGTERM and Ctrl-C what has come is still answered. A client that is silent for a minute is sent the end of the stream.
 //!
 //! ```toml
 //! [dependencies]

@@ -72,18 +72,18 @@ fn join(server: &Example) -> io::Result<(BufReader<TcpStream>, String)> {
     Ok((client, name))
 }
 
-/// It is the example `echo`, which runs here, and is short.
+/// It is the example `first`, which runs here, and is short.
 #[test]
-fn the_first_program_of_the_readme_echoes() -> io::Result<()> {
+fn the_program_of_the_readme_echoes() -> io::Result<()> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(here.join("../../README.md"))?.replace('\r', "");
     let (_, rest) = readme.split_once("```rust,no_run\n").expect("a program");
     let (program, _) = rest.split_once("```").expect("its end");
-    let example = fs::read_to_string(here.join("examples/echo.rs"))?.replace('\r', "");
+    let example = fs::read_to_string(here.join("examples/first.rs"))?.replace('\r', "");
     assert!(example.ends_with(program), "they differ");
-    assert!(program.lines().count() <= 42);
+    assert!(program.lines().count() <= 25);
 
-    let server = Example::start("echo", &[])?;
+    let server = Example::start("first", &[])?;
     let clients = (0..20).map(|_| server.connect());
     let clients = clients.collect::<io::Result<Vec<_>>>()?;
     for mut client in &clients {
@@ -98,9 +98,9 @@ fn the_first_program_of_the_readme_echoes() -> io::Result<()> {
 }
 
 #[test]
-fn the_first_program_of_the_readme_waits_for_a_client_that_reads_late() -> io::Result<()> {
+fn the_program_of_the_readme_waits_for_a_client_that_reads_late() -> io::Result<()> {
     const LENGTH: usize = 20_000_000;
-    let server = Example::start("echo", &[])?;
+    let server = Example::start("first", &[])?;
     let (mut late, mut other) = (server.connect()?, server.connect()?);
     let mut sending = late.try_clone()?;
     // More than all buffers on the way hold.
