@@ -13,8 +13,8 @@ use crate::drops::drop_all;
 pub type OnLimit = dyn Fn(bool) + Send + Sync;
 
 /// The threads of a server, which are started as they are needed: when the last one that waits gets work, another one starts.
-/// The more block, the more are to wait: the limit of those that run never exceeds the threads that there are, and a crowd that
-/// blocks at once would wait for it to rise by one thread at a time.
+/// The more block, the more are to wait: the limit of those that run never exceeds twice the threads that there are, and a crowd
+/// that blocks at once would wait for them to be started one after the other.
 ///
 /// If the system refuses to start one, each thread that begins to work tries again, and so does one that waits.
 pub struct Crew {

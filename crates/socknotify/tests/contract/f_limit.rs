@@ -176,10 +176,10 @@ fn f2_the_limit_rises_to_what_blocks_and_falls_when_that_is_over(
             let snapshot = port.snapshot();
             assert_eq!(snapshot.running, Some(THREADS));
             assert!(
-                snapshot.limit <= Some(THREADS),
-                "no more than there are threads: {snapshot:?}"
+                snapshot.limit <= Some(2 * THREADS),
+                "no more than twice the threads: {snapshot:?}"
             );
-            assert!(rises(&snapshot) >= 5, "2, 4, 8, 16, 17: {snapshot:?}");
+            assert!(rises(&snapshot) >= 5, "2, 4, 8, 16, 32: {snapshot:?}");
             if cfg!(target_os = "linux") {
                 assert!(snapshot.rises_asleep > 0, "{snapshot:?}");
             }
@@ -188,7 +188,7 @@ fn f2_the_limit_rises_to_what_blocks_and_falls_when_that_is_over(
             wait_until("it has fallen", || {
                 port.post(PACKET).expect("it is open");
                 let snapshot = port.snapshot();
-                assert!(snapshot.limit <= Some(THREADS), "{snapshot:?}");
+                assert!(snapshot.limit <= Some(2 * THREADS), "{snapshot:?}");
                 snapshot.limit <= Some(2)
             });
             wait_until("all are done", || port.snapshot().queued == 0);
