@@ -1,11 +1,10 @@
-//! `socknotify`: servers, a load generator and diagnostics on completion ports.
+//! `socknotify`: servers and diagnostics on completion ports.
 #![forbid(unsafe_code)]
 
 mod descriptors;
 mod doctor;
 mod endpoint;
 mod generate;
-mod load;
 mod options;
 mod output;
 mod scenarios;
@@ -19,7 +18,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Servers, a load generator and diagnostics on completion ports
+/// Servers and diagnostics on completion ports
 ///
 /// The exit code is 0 on success, 1 if something failed, and 2 if the command line is wrong.
 #[derive(Parser)]
@@ -34,22 +33,20 @@ enum Command {
     // What each does is said at its arguments.
     Scenarios(scenarios::Arguments),
     Serve(serve::Arguments),
-    Load(load::Arguments),
     Doctor(doctor::Arguments),
     Generate(generate::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let (name, contradiction) = match &arguments.command {
-        Command::Serve(serve) => ("serve", serve.contradiction()),
-        Command::Load(load) => ("load", load.contradiction()),
-        _ => ("", None),
+    let contradiction = match &arguments.command {
+        Command::Serve(serve) => serve.contradiction(),
+        _ => None,
     };
     if let Some(contradiction) = contradiction {
         let mut command = Arguments::command();
         command.build();
-        let command = command.find_subcommand_mut(name).expect("it is one");
+        let command = command.find_subcommand_mut("serve").expect("it is one");
         command
             .error(ErrorKind::ArgumentConflict, contradiction)
             .exit();
@@ -57,7 +54,6 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Scenarios(arguments) => scenarios::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
-        Command::Load(arguments) => load::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments, Arguments::command()),
     };

@@ -204,7 +204,7 @@ fn numbers_out_of_range_are_usage_errors() -> io::Result<()> {
 
 #[test]
 fn times_are_the_same_numbers_everywhere() -> io::Result<()> {
-    for (command, option) in [("serve", "--idle-timeout"), ("load", "--seconds")] {
+    for (command, option) in [("serve", "--idle-timeout"), ("serve", "--grace")] {
         for value in [
             "0", "0.0009", "-1", "1000001", "many", "10s", "inf", "NaN", "",
         ] {
@@ -239,9 +239,9 @@ fn help(command: &str, option: &str) -> io::Result<String> {
 #[test]
 fn the_same_options_have_the_same_words_and_limits_everywhere() -> io::Result<()> {
     for (option, commands) in [
-        ("--concurrency", &["scenarios", "serve", "load"] as &[_]),
-        ("--backend", &["scenarios", "serve", "load"]),
-        ("--json", &["scenarios", "load", "doctor"]),
+        ("--concurrency", &["scenarios", "serve"] as &[_]),
+        ("--backend", &["scenarios", "serve"]),
+        ("--json", &["scenarios", "doctor"]),
     ] {
         let words = help(commands[0], option)?;
         assert!(!words.is_empty());
@@ -250,7 +250,7 @@ fn the_same_options_have_the_same_words_and_limits_everywhere() -> io::Result<()
         }
     }
     for option in ["--threads", "--concurrency"] {
-        for command in ["scenarios", "serve", "load"] {
+        for command in ["scenarios", "serve"] {
             for value in ["0", "10001", "-1", "many"] {
                 let output = socknotify(&[command, &format!("{option}={value}")])?;
                 assert_eq!(output.status.code(), Some(2), "{command} {option} {value}");
@@ -259,14 +259,12 @@ fn the_same_options_have_the_same_words_and_limits_everywhere() -> io::Result<()
             assert!(stderr(&output).contains("1..=10000"), "{}", stderr(&output));
         }
     }
-    for (command, option) in [("scenarios", "--clients"), ("load", "--connections")] {
-        let output = socknotify(&[command, option, "1000001"])?;
-        assert!(
-            stderr(&output).contains("1..=1000000"),
-            "{}",
-            stderr(&output)
-        );
-    }
+    let output = socknotify(&["scenarios", "--clients", "1000001"])?;
+    assert!(
+        stderr(&output).contains("1..=1000000"),
+        "{}",
+        stderr(&output)
+    );
     Ok(())
 }
 
@@ -420,7 +418,6 @@ fn manual_pages_and_completions_are_generated_for_every_command() -> io::Result<
     for (command, option) in [
         ("scenarios", "sends"),
         ("serve", "idle-timeout"),
-        ("load", "pipeline"),
         ("doctor", "json"),
     ] {
         let page = read(&format!("socknotify-{command}.1"))?;
@@ -438,7 +435,7 @@ fn manual_pages_and_completions_are_generated_for_every_command() -> io::Result<
         .filter_map(|name| name.to_str()?.strip_suffix(".1"));
     let mut pages: Vec<_> = pages.collect();
     pages.sort_unstable();
-    let commands = ["doctor", "generate", "load", "scenarios", "serve"];
+    let commands = ["doctor", "generate", "scenarios", "serve"];
     let mut expected = vec!["socknotify".to_owned()];
     expected.extend(commands.map(|command| format!("socknotify-{command}")));
     assert_eq!(pages, expected);
@@ -482,11 +479,9 @@ fn what_is_no_address_is_a_usage_error_that_says_what_is_missing() -> io::Result
         (":::80", "in brackets: [::]:80\n"),
         ("unix:@name", "a file of that name is unix:./@name"),
     ] {
-        for (command, option) in [("serve", "--listen"), ("load", "--connect")] {
-            let output = socknotify(&[command, &format!("{option}={address}")])?;
-            assert_eq!(output.status.code(), Some(2), "{command} {address}");
-            assert!(stderr(&output).contains(words), "{}", stderr(&output));
-        }
+        let output = socknotify(&["serve", &format!("--listen={address}")])?;
+        assert_eq!(output.status.code(), Some(2), "{address}");
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The server and the load generator as clients and operators meet them: real processes on loopback.
+//! The server as clients and operators meet it: real processes on loopback.
 
 // It looks at the server's descriptors and memory, which `/proc` tells.
 #[cfg(target_os = "linux")]
@@ -10,7 +10,6 @@ mod datagrams;
 mod drain;
 mod files;
 mod http;
-mod load;
 mod program;
 mod streams;
 #[cfg(target_os = "linux")]

@@ -170,7 +170,7 @@ fn the_live_line_leaves_nothing_behind_on_a_narrow_terminal() -> io::Result<()> 
 #[test]
 fn help_is_wrapped_at_the_width_of_the_terminal() -> io::Result<()> {
     const COLUMNS: usize = 60;
-    for command in ["serve", "load", "scenarios"] {
+    for command in ["serve", "scenarios"] {
         let (ours, theirs) = terminal(COLUMNS as u16)?;
         let mut help = Command::new(PROGRAM)
             .args([command, "--help"])

@@ -4,12 +4,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::thread;
 
-use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::load::answer_and_close;
 use crate::program::{PATIENCE, PROGRAM, Server, eventually};
 
 /// A path in a directory of its own, which is removed in the end.
@@ -142,23 +139,6 @@ fn there_are_no_datagrams_at_a_path() -> io::Result<()> {
     Ok(())
 }
 
-#[test]
-fn the_load_generator_connects_to_a_path() -> io::Result<()> {
-    let place = Place::new("load")?;
-    for mode in ["http", "echo"] {
-        let server = place.server(mode)?;
-        let output = Command::new(PROGRAM)
-            .args(["load", "--connect", &place.endpoint(), "--mode", mode])
-            .args(["--seconds", "2", "--connections", "300", "--json"])
-            .output()?;
-        let report: Value = serde_json::from_slice(&output.stdout)?;
-        assert_eq!(output.status.code(), Some(0), "{report}");
-        assert_eq!(report["fates"]["served"], 300, "{report}");
-        server.stop()?;
-    }
-    Ok(())
-}
-
 /// Whether anybody listens there is found out by connecting.
 #[test]
 fn a_server_without_room_for_a_connection_has_its_address() -> io::Result<()> {
@@ -167,25 +147,5 @@ fn a_server_without_room_for_a_connection_has_its_address() -> io::Result<()> {
     let _queued = UnixStream::connect(place.path())?;
     place.second("echo")?;
     assert!(place.path().exists());
-    Ok(())
-}
-
-/// The system refuses a connection at once if there is no room for it.
-#[test]
-fn a_full_listener_is_waited_for_also_when_connections_are_made_anew() -> io::Result<()> {
-    let place = Place::new("full")?;
-    let listener = place.listener(1)?;
-    thread::spawn(move || {
-        while let Ok((stream, _)) = listener.accept() {
-            thread::spawn(move || answer_and_close(&stream));
-        }
-    });
-    let output = Command::new(PROGRAM)
-        .args(["load", "--connect", &place.endpoint(), "--mode", "http"])
-        .args(["--json", "--connections", "20", "--seconds", "1"])
-        .output()?;
-    let report: Value = serde_json::from_slice(&output.stdout)?;
-    assert_eq!(report["fates"]["unconnected"], 0, "{report}");
-    assert!(report["reconnects"].as_u64() >= Some(20), "{report}");
     Ok(())
 }
