@@ -1,6 +1,6 @@
 //! How many file descriptors this process may have.
 
-use std::{fmt, io};
+use std::fmt;
 
 use crate::system::{self, Limits};
 
@@ -31,28 +31,11 @@ pub(crate) fn raise() {
     }
 }
 
-/// Whether `error` says that no descriptor is left, for this process or for the whole system.
-pub(crate) fn are_used_up(error: &io::Error) -> bool {
-    error
-        .raw_os_error()
-        .is_some_and(|code| system::USED_UP.contains(&code))
-}
-
 /// There are not enough descriptors.
 #[derive(Debug)]
 pub(crate) struct Shortage {
     needed: u64,
     limits: Limits,
-}
-
-impl Shortage {
-    /// For when descriptors ran out although the limit looked high enough.
-    pub(crate) fn now(needed: u64) -> Self {
-        Shortage {
-            needed,
-            limits: system::limits(),
-        }
-    }
 }
 
 impl fmt::Display for Shortage {

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
             .exit();
     }
     let outcome = match arguments.command {
-        Command::Scenarios(arguments) => scenarios::run(&arguments),
+        Command::Scenarios(arguments) => scenarios::run(&arguments).map_err(|error| error as _),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments, Arguments::command()),

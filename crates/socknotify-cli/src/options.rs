@@ -23,14 +23,6 @@ pub(crate) struct PortOptions {
 }
 
 impl PortOptions {
-    #[cfg(test)]
-    pub(crate) fn with_concurrency(places: u32) -> Self {
-        PortOptions {
-            concurrency: Some(places),
-            backend: None,
-        }
-    }
-
     pub(crate) fn build(&self) -> Result<CompletionPort, socknotify::Error> {
         self.builder().build()
     }

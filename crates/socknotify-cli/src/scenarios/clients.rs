@@ -8,80 +8,66 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use super::plan::SEND_LENGTH;
-use super::problem::{Context, Problem};
-use super::run::{Run, outcome_of};
+use super::run::{Outcome, Run, SEND_LENGTH};
 
 /// The most threads that drive clients.
 const GROUPS: u32 = 8;
 
 /// How many datagrams of a group may be without an acknowledgement.
 ///
-/// All groups together stay below what the receive buffer of the server holds by default, some 270
-/// small datagrams, so that hardly any is lost.
+/// All groups together stay below what the receive buffer of the server holds by default, some 270 small datagrams, so that
+/// hardly any is lost.
 const WINDOW: usize = 16;
 
-/// When to send a datagram again. On loopback an acknowledgement takes microseconds; this is for the
-/// rare case that one of the two was dropped.
+/// When to send a datagram again. On loopback an acknowledgement takes microseconds; this is for the rare case that one of the
+/// two was dropped.
 const REPEAT_AFTER: Duration = Duration::from_millis(500);
 
-/// Connects all clients to `server`, lets them send, and closes each in good order: it sends its end
-/// of stream and waits for the server's.
+/// Connects all clients to `server`, lets them send, and closes each in good order: it sends its end of stream and waits for
+/// the server's.
 ///
-/// A server that closed a connection with bytes still unread would reset it, and the wait would
-/// fail. So when this succeeds nothing was lost.
-pub(crate) fn run_tcp(run: &Run, server: SocketAddr) -> Result<(), Problem> {
-    in_groups(run, |count, all_connected| {
-        let connected: Result<Vec<TcpStream>, Problem> =
-            (0..count).map(|_| connect_stream(run, server)).collect();
-        all_connected.wait();
-        let mut streams = connected?;
-        for number in 0..run.plan.sends {
+/// A server that closed a connection with bytes still unread would reset it, and the wait would fail. So when this succeeds
+/// nothing was lost.
+pub(crate) fn run_tcp(run: &Run, server: SocketAddr) {
+    let connect = || {
+        let stream = TcpStream::connect(server)?;
+        // Each send is to be a segment of its own, and at once.
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    in_groups(run, connect, |mut streams| {
+        for number in 0..run.arguments.sends {
             for stream in &mut streams {
-                stream.write_all(&payload(number)).context("client: send")?;
+                stream.write_all(&number.to_le_bytes())?;
             }
         }
         for stream in &streams {
-            stream
-                .shutdown(Shutdown::Write)
-                .context("client: shut down")?;
+            stream.shutdown(Shutdown::Write)?;
         }
-        streams.into_iter().try_for_each(wait_for_end)
-    })
-}
-
-fn connect_stream(run: &Run, server: SocketAddr) -> Result<TcpStream, Problem> {
-    let stream = TcpStream::connect(server)
-        .map_err(|error| Problem::no_socket("client: connect", &error, &run.plan))?;
-    // Each send is to be a segment of its own, and at once.
-    stream.set_nodelay(true).context("client: TCP_NODELAY")?;
-    Ok(stream)
-}
-
-fn wait_for_end(mut stream: TcpStream) -> Result<(), Problem> {
-    let length = stream
-        .read_to_end(&mut Vec::new())
-        .context("client: wait for the server to close")?;
-    match length {
-        0 => Ok(()),
-        _ => Err(Problem::new("client: the server sent something")),
-    }
+        for mut stream in streams {
+            if stream.read_to_end(&mut Vec::new())? > 0 {
+                return Err("the server sent something".into());
+            }
+        }
+        Ok(())
+    });
 }
 
 /// Lets all clients send datagrams to `server` until each one is acknowledged.
 ///
-/// A datagram is the number of the send. Its acknowledgement is the number that the server expects
-/// next from this client.
-pub(crate) fn run_udp(run: &Run, server: SocketAddr) -> Result<(), Problem> {
-    in_groups(run, |count, all_connected| {
-        let connected: Result<Vec<UdpSocket>, Problem> =
-            (0..count).map(|_| connect_datagrams(run, server)).collect();
-        all_connected.wait();
-        let sockets = connected?;
-        for number in 0..run.plan.sends {
+/// A datagram is the number of the send. Its acknowledgement is the number that the server expects next from this client.
+pub(crate) fn run_udp(run: &Run, server: SocketAddr) {
+    let connect = || {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(server)?;
+        socket.set_read_timeout(Some(REPEAT_AFTER))?;
+        Ok(socket)
+    };
+    in_groups(run, connect, |sockets| {
+        for number in 0..run.arguments.sends {
             for window in sockets.chunks(WINDOW) {
                 for socket in window {
-                    socket.send(&payload(number)).context("client: send")?;
+                    socket.send(&number.to_le_bytes())?;
                 }
                 for socket in window {
                     wait_for_acknowledgement(run, socket, number)?;
@@ -89,20 +75,10 @@ pub(crate) fn run_udp(run: &Run, server: SocketAddr) -> Result<(), Problem> {
             }
         }
         Ok(())
-    })
+    });
 }
 
-fn connect_datagrams(run: &Run, server: SocketAddr) -> Result<UdpSocket, Problem> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(|error| Problem::no_socket("client: bind", &error, &run.plan))?;
-    socket.connect(server).context("client: connect")?;
-    socket
-        .set_read_timeout(Some(REPEAT_AFTER))
-        .context("client: SO_RCVTIMEO")?;
-    Ok(socket)
-}
-
-fn wait_for_acknowledgement(run: &Run, socket: &UdpSocket, number: u32) -> Result<(), Problem> {
+fn wait_for_acknowledgement(run: &Run, socket: &UdpSocket, number: u32) -> io::Result<()> {
     let mut answer = [0; SEND_LENGTH];
     loop {
         match socket.recv(&mut answer) {
@@ -112,63 +88,35 @@ fn wait_for_acknowledgement(run: &Run, socket: &UdpSocket, number: u32) -> Resul
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if !run.has_given_up() => {
-                    socket
-                        .send(&payload(number))
-                        .context("client: send again")?;
+                    socket.send(&number.to_le_bytes())?;
                     run.tally.repeats.add(1);
                 }
-                _ => return Err(error).context("client: wait for an acknowledgement"),
+                _ => return Err(error),
             },
         }
     }
 }
 
-/// What a client sends for the `number`-th time.
-fn payload(number: u32) -> [u8; SEND_LENGTH] {
-    number.to_le_bytes()
-}
-
-/// Runs `drive` for each group of clients, on a thread each, with the number of clients in the group
-/// and a barrier that all groups must pass.
+/// Connects the clients and drives them in groups of nearly the same size, on a thread each.
 ///
 /// The first group that fails ends the scenario, as its server would wait for ever.
-fn in_groups<F>(run: &Run, drive: F) -> Result<(), Problem>
-where
-    F: Fn(u32, &Barrier) -> Result<(), Problem> + Sync,
-{
-    let groups = group_sizes(run.plan.clients);
-    let all_connected = Barrier::new(groups.len());
-    let drive = |count| drive(count, &all_connected).inspect_err(|problem| run.give_up(problem));
-    thread::scope(|scope| {
-        let threads: Vec<_> = groups
-            .iter()
-            .map(|&count| scope.spawn(move || drive(count)))
-            .collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| outcome_of(thread.join()))
-    })
-}
-
-/// Splits the clients into groups of nearly the same size, none of them empty.
-fn group_sizes(clients: u32) -> Vec<u32> {
+fn in_groups<S>(
+    run: &Run,
+    connect: impl Fn() -> io::Result<S> + Sync,
+    drive: impl Fn(Vec<S>) -> Outcome + Sync,
+) {
+    let clients = run.arguments.clients;
     let groups = clients.min(GROUPS);
-    (0..groups)
-        .map(|group| clients / groups + u32::from(group < clients % groups))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_hold_all_clients_and_none_is_empty() {
-        for clients in [1, 2, 7, 8, 9, 100, 10_001] {
-            let groups = group_sizes(clients);
-            assert_eq!(groups.iter().sum::<u32>(), clients);
-            assert!(groups.iter().all(|&count| count > 0));
-            assert!(groups.len() <= GROUPS as usize);
+    let all_connected = Barrier::new(groups as usize);
+    let work = &|group| {
+        let count = clients / groups + u32::from(group < clients % groups);
+        let connected: io::Result<Vec<S>> = (0..count).map(|_| connect()).collect();
+        all_connected.wait();
+        drive(connected?)
+    };
+    thread::scope(|scope| {
+        for group in 0..groups {
+            scope.spawn(move || run.attempt("client", || work(group)));
         }
-    }
+    });
 }

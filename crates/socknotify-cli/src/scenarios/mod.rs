@@ -1,45 +1,74 @@
 //! `socknotify scenarios`: Microsoft's three example programs, rebuilt over loopback.
 //!
-//! A scenario is a server on a completion port and its clients, all in this process and all on real
-//! sockets. It counts what happens ([`tally`]); afterwards the totals are compared with what the
-//! [`plan`] promised ([`report`]), while a [`supervisor`] sees to it that nothing hangs.
+//! A scenario is a server on a completion port and its clients, all in this process and on real sockets. It counts what
+//! happens ([`run`]), and afterwards the totals are compared with what they have to be ([`report`]).
 
 mod clients;
-mod connections;
-mod edge_triggered_udp;
-mod multi_threaded_tcp;
-mod plan;
-mod poll_replacement;
-mod problem;
 mod report;
 mod run;
-mod supervisor;
-mod tally;
 mod tcp;
+mod udp;
 
-use std::error::Error;
-use std::io::{self, IsTerminal};
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 
 use crate::options::{self, OutputOptions, PortOptions};
 use crate::{descriptors, output};
-use plan::{Plan, Scenario};
-use problem::Problem;
-use report::Report;
-use run::Run;
-use supervisor::{Display, Ending};
+use run::{Outcome, Run};
+
+/// How long a scenario may go without any progress.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Descriptors for what is neither a client's nor open before the start: the listener, the port.
+const SPARE_DESCRIPTORS: u64 = 32;
+
+/// One of Microsoft's programs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scenario {
+    name: &'static str,
+    about: &'static str,
+    /// With a connection for each client; else there is one socket.
+    is_tcp: bool,
+    has_threads: bool,
+    program: fn(&Run) -> Outcome,
+}
+
+static SCENARIOS: [Scenario; 3] = [
+    Scenario {
+        name: "poll-replacement",
+        about: "One thread, level-triggered persistent registrations, plain dequeuing",
+        is_tcp: true,
+        has_threads: false,
+        program: tcp::run,
+    },
+    Scenario {
+        name: "edge-triggered-udp",
+        about: "One datagram socket, edge-triggered, drained on every notification",
+        is_tcp: false,
+        has_threads: false,
+        program: udp::run,
+    },
+    Scenario {
+        name: "multi-threaded-tcp",
+        about: "Many threads on one port, one-shot level-triggered registrations",
+        is_tcp: true,
+        has_threads: true,
+        program: tcp::run,
+    },
+];
+
+const ALL: &str = "all";
 
 /// Run Microsoft's three example programs, rebuilt over loopback, and check every total
 ///
 /// Server and clients run in this process, on real sockets. The exit code is 1 if anything does not add up at the end:
 /// a missing byte or REMOVE notification, or a registration that is left.
-#[derive(clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Which of them to run
-    #[arg(value_enum, default_value_t = Selection::All)]
-    scenario: Selection,
+    #[arg(default_value = ALL, value_parser = names())]
+    scenario: String,
 
     /// Clients, all connected at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = options::connections())]
@@ -61,89 +90,33 @@ pub(crate) struct Arguments {
     output: OutputOptions,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Selection {
-    /// One thread, level-triggered persistent registrations, plain dequeuing
-    PollReplacement,
-    /// One datagram socket, edge-triggered, drained on every notification
-    EdgeTriggeredUdp,
-    /// Many threads on one port, one-shot level-triggered registrations
-    MultiThreadedTcp,
-    /// All three, one after the other
-    All,
-}
-
-impl Selection {
-    fn scenarios(self) -> &'static [Scenario] {
-        match self {
-            Selection::PollReplacement => &[Scenario::PollReplacement],
-            Selection::EdgeTriggeredUdp => &[Scenario::EdgeTriggeredUdp],
-            Selection::MultiThreadedTcp => &[Scenario::MultiThreadedTcp],
-            Selection::All => &[
-                Scenario::PollReplacement,
-                Scenario::EdgeTriggeredUdp,
-                Scenario::MultiThreadedTcp,
-            ],
-        }
-    }
-}
-
-fn program(scenario: Scenario) -> fn(&Run) -> Result<(), Problem> {
-    match scenario {
-        Scenario::PollReplacement => poll_replacement::run,
-        Scenario::EdgeTriggeredUdp => edge_triggered_udp::run,
-        Scenario::MultiThreadedTcp => multi_threaded_tcp::run,
-    }
+fn names() -> PossibleValuesParser {
+    let each = SCENARIOS.iter();
+    let each = each.map(|it| PossibleValue::new(it.name).help(it.about));
+    let all = PossibleValue::new(ALL).help("All three, one after the other");
+    PossibleValuesParser::new(each.chain([all]))
 }
 
 /// Runs the selected scenarios and prints a report on each. True if all of them are in order.
-pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
-    let open = descriptors::in_use();
-    let plans: Vec<Plan> = arguments
-        .scenario
-        .scenarios()
+pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
+    let asked = &arguments.scenario;
+    let scenarios = SCENARIOS
         .iter()
-        .map(|&scenario| arguments.plan(scenario, open))
-        .collect();
-    // Before the first one starts: a limit that is too low should not show halfway through.
-    descriptors::provide(plans.iter().map(Plan::descriptors).max().unwrap_or(0))?;
+        .filter(|it| asked == ALL || *asked == it.name);
+    // Before the first one starts: a limit that is too low should not show halfway through. Both ends of a connection are in
+    // this process.
+    let has_tcp = scenarios.clone().any(|it| it.is_tcp);
+    let sockets = u64::from(arguments.clients) * if has_tcp { 2 } else { 1 };
+    descriptors::provide(descriptors::in_use() + sockets + SPARE_DESCRIPTORS)?;
 
     let mut all_in_order = true;
-    for plan in plans {
-        let run = Arc::new(Run::prepare(plan)?);
-        let (ending, time) =
-            supervisor::supervise(&run, program(plan.scenario), arguments.display());
-        let report = Report::make(&run, time);
-        output::line(report.text(arguments.output.json)?)?;
-        all_in_order &= report.is_in_order();
-        if ending == Ending::Abandoned {
-            // Its threads are still about and would disturb the next one.
-            break;
-        }
+    for scenario in scenarios {
+        let run = Run::prepare(*scenario, arguments.clone())?;
+        let start = Instant::now();
+        run.supervise(PATIENCE);
+        let (text, is_in_order) = report::on(&run, start.elapsed());
+        output::line(text)?;
+        all_in_order &= is_in_order;
     }
     Ok(all_in_order)
-}
-
-impl Arguments {
-    fn plan(&self, scenario: Scenario, open_descriptors: u64) -> Plan {
-        Plan {
-            scenario,
-            clients: self.clients,
-            sends: self.sends,
-            threads: match scenario {
-                Scenario::MultiThreadedTcp => self.threads,
-                Scenario::PollReplacement | Scenario::EdgeTriggeredUdp => 1,
-            },
-            port: self.port,
-            open_descriptors,
-        }
-    }
-
-    fn display(&self) -> Display {
-        if self.output.json || !io::stderr().is_terminal() {
-            Display::Nothing
-        } else {
-            Display::ProgressBar
-        }
-    }
 }
