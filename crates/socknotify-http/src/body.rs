@@ -89,7 +89,7 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// The client's address.
+    /// The client's address. Of a Unix socket's client 0.0.0.0, and port 0.
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
     }

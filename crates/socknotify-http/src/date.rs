@@ -1,4 +1,4 @@
-//! The date of an answer, made once a second for each thread.
+//! The date of an answer, made once a second for each thread; and that of the log.
 
 use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,6 +7,15 @@ use httpdate::HttpDate;
 
 thread_local! {
     static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+}
+
+/// The time as the common log format has it, in UTC: `06/Nov/1994:08:49:37 +0000`.
+pub(crate) fn of_log() -> String {
+    // `Sun, 06 Nov 1994 08:49:37 GMT`
+    let date = HttpDate::from(SystemTime::now()).to_string();
+    let parts = [&date[5..7], &date[8..11], &date[12..16], &date[17..25]];
+    let [day, month, year, time] = parts;
+    format!("{day}/{month}/{year}:{time} +0000")
 }
 
 /// Append it.

@@ -14,7 +14,7 @@ pub use body::RequestBody;
 pub use http;
 pub use limits::Limits;
 pub use response::{ResponseBody, Upgraded};
-pub use server::{Handle, Metrics, Server};
+pub use server::{Handle, Listener, Metrics, Server};
 pub use socknotify::owned::Serving;
 
 /// A request: its method, target and headers, and a body to read. The types are those of the `http` crate.

@@ -2,19 +2,28 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
+#[cfg(unix)]
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+#[cfg(unix)]
+use std::os::{fd::OwnedFd, unix::net::UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use http::{StatusCode, request};
-use httpdate::HttpDate;
+use socknotify::CompletionPort;
 use socknotify::owned::{Interest, Listening, Port, Serving};
 
 use crate::connection::{self, Connection};
+use crate::date;
 use crate::limits::Limits;
 use crate::log::Log;
 use crate::{Request, Response};
+
+/// What a client of a Unix socket has in place of an address.
+#[cfg(unix)]
+const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// An HTTP/1.1 server.
 ///
@@ -22,12 +31,35 @@ use crate::{Request, Response};
 /// [crate](crate) for an example.
 #[must_use = "it serves nobody before `serve`"]
 pub struct Server {
-    listener: TcpListener,
+    listener: Listener,
     port: Arc<Port<Connection>>,
     counts: Arc<Counts>,
     limits: Limits,
     serving: Serving,
     log: Option<Box<dyn Write + Send>>,
+}
+
+/// Where clients come to a [`Server`].
+#[derive(Debug)]
+pub enum Listener {
+    /// Over TCP.
+    Tcp(TcpListener),
+    /// At the path of a Unix socket, as behind a proxy on the same machine. Its clients have no address.
+    #[cfg(unix)]
+    Unix(UnixListener),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Listener::Tcp(listener)
+    }
+}
+
+#[cfg(unix)]
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Listener::Unix(listener)
+    }
 }
 
 /// What a server counts.
@@ -58,29 +90,52 @@ impl Server {
         Self::from_listener(TcpListener::bind(address)?)
     }
 
-    /// Serves a listener that there is already: one that was inherited, or that has options of its own.
+    /// Serves a listener that there is already: one that was inherited, that has options of its own, or a Unix socket.
     ///
     /// # Errors
     ///
     /// The system's, if it has no descriptors for a port.
-    pub fn from_listener(listener: TcpListener) -> io::Result<Self> {
-        Ok(Server {
-            listener,
-            port: Arc::new(Port::new()?),
+    pub fn from_listener(listener: impl Into<Listener>) -> io::Result<Self> {
+        Ok(Self::on_port(CompletionPort::new()?, listener))
+    }
+
+    /// The same, on a port with options of its own: a concurrency value, or a backend.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use socknotify::CompletionPort;
+    /// use socknotify_http::Server;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let server = Server::on_port(CompletionPort::builder().concurrency(1).build()?, listener);
+    /// # drop(server);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_port(port: CompletionPort, listener: impl Into<Listener>) -> Self {
+        Server {
+            listener: listener.into(),
+            port: Arc::new(Port::from(port)),
             counts: Arc::default(),
             limits: Limits::default(),
             serving: Serving::default().name("http"),
             log: None,
-        })
+        }
     }
 
     /// The address that it listens at.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The system's; [`Unsupported`](ErrorKind::Unsupported) for a Unix socket, which has a path.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        match &self.listener {
+            Listener::Tcp(listener) => listener.local_addr(),
+            #[cfg(unix)]
+            Listener::Unix(_) => Err(ErrorKind::Unsupported.into()),
+        }
     }
 
     /// What clients may take.
@@ -96,8 +151,8 @@ impl Server {
         self
     }
 
-    /// Writes a line for each answer: the client, the time, the first line of the request, the status, the length of the body, and the
-    /// time that it took, in milliseconds.
+    /// Writes a line for each answer, in the common log format: the client, the time, the first line of the request, the status, and the
+    /// length of the body. Behind these is the time that it took, in milliseconds.
     ///
     /// A thread of its own writes, so that no request waits for the log. What it does not keep up with is left out, and counted in
     /// [`Metrics::log_left_out`].
@@ -157,9 +212,15 @@ impl Server {
         let listening = Listening::arming(Interest::IN.within(limits.head_time))
             .blocking_mode(limits.stall)
             .at_most(limits.connections);
-        let listened = port.listen(listener, listening, move |stream, peer| {
-            Connection::new(stream, peer, &limits)
-        });
+        let connection = move |stream, peer| Connection::new(stream, peer, &limits);
+        let listened = match listener {
+            Listener::Tcp(listener) => port.listen(listener, listening, connection),
+            // But for addresses and TCP's options, one kind of stream socket does what the other does.
+            #[cfg(unix)]
+            Listener::Unix(listener) => port.listen(listener, listening, move |stream, _| {
+                connection(TcpStream::from(OwnedFd::from(stream)), NO_ADDRESS)
+            }),
+        };
         match listened {
             Err(_) if port.is_draining() => return Ok(()),
             listened => listened?,
@@ -234,11 +295,10 @@ impl<F> Shared<F> {
             || "-".to_owned(),
             |it| format!("{} {} {:?}", it.method, it.uri, it.version),
         );
-        let now = HttpDate::from(SystemTime::now());
         let took = begun.elapsed().as_secs_f64() * 1000.0;
-        let (peer, status) = (peer.ip(), status.as_u16());
+        let (peer, status, now) = (peer.ip(), status.as_u16(), date::of_log());
         log.add(format!(
-            "{peer} [{now}] \"{}\" {status} {length} {took:.3}\n",
+            "{peer} - - [{now}] \"{}\" {status} {length} {took:.3}\n",
             // A target has no quotation marks; this is for logs that somebody parses.
             line.replace('"', "%22")
         ));
