@@ -4,6 +4,7 @@
 mod body;
 mod connection;
 mod date;
+mod file;
 mod head;
 mod limits;
 mod log;
@@ -11,6 +12,7 @@ mod response;
 mod server;
 
 pub use body::RequestBody;
+pub use file::file_response;
 pub use http;
 pub use limits::Limits;
 pub use response::{ResponseBody, Upgraded};

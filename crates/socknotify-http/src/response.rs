@@ -87,6 +87,11 @@ impl ResponseBody {
         Ok(ResponseBody(Kind::File(file, length)))
     }
 
+    /// So many bytes of a file, from its position on.
+    pub(crate) fn rest_of(file: File, length: u64) -> Self {
+        ResponseBody(Kind::File(file, length))
+    }
+
     /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end.
     ///
     /// If the reader fails or panics, the connection ends in the middle of the answer: so the client sees that it is not whole,

@@ -8,7 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use socknotify_http::http::{HeaderValue, Method, StatusCode, header};
-use socknotify_http::{Handle, Limits, Request, Response, ResponseBody, Server, Serving};
+use socknotify_http::{
+    Handle, Limits, Request, Response, ResponseBody, Server, Serving, file_response,
+};
 
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -420,6 +422,85 @@ fn answers_are_bytes_files_and_readers() -> io::Result<()> {
     let mut body = Vec::new();
     client.0.read_to_end(&mut body)?;
     assert!(body == content[..]);
+    Ok(())
+}
+
+#[test]
+fn a_file_is_sent_as_far_as_it_is_asked_for() -> io::Result<()> {
+    let content: Vec<u8> = (0..300_000).map(|it| (it % 251) as u8).collect();
+    let directory = tempfile::tempdir()?;
+    let root = directory.path().to_owned();
+    std::fs::write(root.join("large"), &content)?;
+    std::fs::write(root.join("empty"), "")?;
+    let running = Running::start(server(), move |request| {
+        let path = root.join(&request.uri().path()[1..]);
+        let mut file = std::fs::File::open(path).expect("it is there");
+        // Where it is does not matter.
+        io::copy(&mut (&mut file).take(7), &mut io::sink()).expect("it is readable");
+        let kind = HeaderValue::from_static("text/x");
+        file_response(request, file, kind).expect("a length")
+    });
+    let mut client = running.client()?;
+    let mut ask = |line: &str, headers: &str| -> io::Result<Answer> {
+        client.send(format!("{line} HTTP/1.1\r\nHost: a\r\n{headers}\r\n"))?;
+        match line.starts_with("HEAD") || headers.starts_with("If-N") {
+            true => client.head(),
+            false => client.answer(),
+        }
+    };
+    let whole = ask("GET /large", "")?;
+    assert!(whole.status == 200 && whole.body == content);
+    for (name, value) in [
+        ("accept-ranges", "bytes"),
+        ("content-type", "text/x"),
+        ("content-length", "300000"),
+    ] {
+        assert_eq!(whole.header(name), Some(value));
+    }
+    let tag = whole.header("etag").expect("a tag").to_owned();
+    assert!(whole.header("last-modified").is_some());
+    for (headers, part) in [
+        ("Range: bytes=0-0\r\n", 0..1),
+        ("Range: bytes=1000-\r\n", 1000..300_000),
+        ("Range: bytes=-7\r\n", 299_993..300_000),
+    ] {
+        let answer = ask("GET /large", headers)?;
+        let range = format!("bytes {}-{}/300000", part.start, part.end - 1);
+        assert_eq!(answer.header("content-range"), Some(&*range));
+        assert!(answer.status == 206 && answer.body == content[part]);
+    }
+    for (line, headers, status) in [
+        ("HEAD /large", "Range: bytes=0-0\r\n", 200),
+        ("GET /large", "Range: bytes=300000-\r\n", 416),
+        ("GET /large", "Range: bytes=0-0,2-2\r\n", 200),
+        (
+            "GET /large",
+            "Range: bytes=0-0\r\nRange: bytes=0-0\r\n",
+            200,
+        ),
+        ("GET /large", "Range: bytes=0-0\r\nIf-Range: \"a\"\r\n", 200),
+        ("GET /large", "If-Match: \"a\"\r\n", 412),
+        ("GET /large", &format!("If-None-Match: {tag}\r\n"), 304),
+        ("GET /empty", "Range: bytes=-5\r\n", 200),
+        ("GET /empty", "Range: bytes=0-\r\n", 416),
+        ("GET /empty", "", 200),
+    ] {
+        let answer = ask(line, headers)?;
+        assert_eq!(answer.status, status, "{line} {headers}");
+        let names = ["content-type", "etag"].map(|it| answer.header(it));
+        match status {
+            304 => assert_eq!(names, [None, Some(&*tag)]),
+            412 | 416 => assert_eq!(names[0], Some("text/plain; charset=utf-8")),
+            _ => assert!(names[0] == Some("text/x") && names[1].is_some()),
+        }
+        if status == 416 {
+            let range = format!(
+                "bytes */{}",
+                if line.ends_with("empty") { 0 } else { 300_000 }
+            );
+            assert_eq!(answer.header("content-range"), Some(&*range));
+        }
+    }
     Ok(())
 }
 

@@ -1,0 +1,465 @@
+//! [`file_response`]: what a request wants of a file, by its conditions and its range (RFC 9110, sections 13 and 14).
+
+use std::fs::{File, Metadata};
+use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::header::{
+    ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+    IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use httpdate::HttpDate;
+
+use crate::response::{ResponseBody, error};
+use crate::{Request, Response};
+
+/// How long ago the second in a date began, at least, before no other state of the file can have the same date: the
+/// second itself, and as much again for systems whose time stamps lag, or are even seconds only.
+const RESTED: Duration = Duration::from_secs(2);
+
+/// 9999-01-01: a later year has no date in HTTP.
+const NO_DATE: Duration = Duration::from_secs(253_370_764_800);
+
+/// The answer to a request for a file, by GET or HEAD: the file, the part of it that is asked for, or that the client has it already.
+///
+/// The answer has `ETag` and `Last-Modified`, which say which state of the file it is. A request may have conditions on these:
+///
+/// | the request has | and the file | status |
+/// |---|---|---|
+/// | `If-None-Match`, or else `If-Modified-Since` | is the one that the client has | 304 |
+/// | `If-Match`, or else `If-Unmodified-Since` | is another one | 412 |
+/// | `Range`, of one part | has some of it | 206 |
+/// | `Range`, of one part | has none of it | 416 |
+/// | `Range`, and `If-Range` | is another one | 200 |
+///
+/// Several ranges, and ranges of an empty file's last bytes, are answered with the whole file. The tag is made of the file's length and
+/// times, and on Unix of its number: there it is strong. Elsewhere it is weak, as files may differ that have all of that in common; a
+/// client that has a part of one is sent all of it then.
+///
+/// As [`ResponseBody::file`], the file is sent from where the system has it, and must not become shorter meanwhile.
+///
+/// # Errors
+///
+/// The system's, if the file's length cannot be had, or its position not be set.
+///
+/// # Examples
+///
+/// ```
+/// use std::fs::File;
+/// use std::io;
+/// use socknotify_http::http::HeaderValue;
+/// use socknotify_http::{Request, Response, file_response};
+///
+/// fn logo(request: &mut Request<'_>) -> io::Result<Response> {
+///     let file = File::open("logo.svg")?;
+///     file_response(request, file, HeaderValue::from_static("image/svg+xml"))
+/// }
+/// ```
+#[doc(alias = "Range")]
+#[doc(alias = "ETag")]
+#[doc(alias = "sendfile")]
+pub fn file_response(
+    request: &Request<'_>,
+    file: File,
+    content_type: HeaderValue,
+) -> io::Result<Response> {
+    let metadata = file.metadata()?;
+    let headers = request.headers();
+    let state = State::of(&metadata, SystemTime::now());
+    if let Some(status) = state.check(headers) {
+        let mut response = match status {
+            StatusCode::NOT_MODIFIED => Response::new(().into()),
+            status => error(status),
+        };
+        *response.status_mut() = status;
+        state.say(response.headers_mut());
+        return Ok(response);
+    }
+    let length = metadata.len();
+    let range = match *request.method() == Method::GET && state.is_that_of_range(headers) {
+        true => only(headers, RANGE).and_then(|range| Wish::parse(range)?.within(length)),
+        false => None,
+    };
+    let says = |range: String| HeaderValue::try_from(range).map_err(io::Error::other);
+    let (status, part) = match &range {
+        None => (StatusCode::OK, 0..length),
+        Some(part) if part.is_empty() => {
+            let mut response = error(StatusCode::RANGE_NOT_SATISFIABLE);
+            let range = says(format!("bytes */{length}"))?;
+            response.headers_mut().insert(CONTENT_RANGE, range);
+            return Ok(response);
+        }
+        Some(part) => (StatusCode::PARTIAL_CONTENT, part.clone()),
+    };
+    (&file).seek(SeekFrom::Start(part.start))?;
+    let mut response = Response::new(ResponseBody::rest_of(file, part.end - part.start));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if range.is_some() {
+        let range = says(format!("bytes {}-{}/{length}", part.start, part.end - 1))?;
+        headers.insert(CONTENT_RANGE, range);
+    }
+    state.say(headers);
+    Ok(response)
+}
+
+/// A header that is there once.
+fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let mut values = headers.get_all(name).into_iter();
+    let value = values.next()?.to_str().ok()?.trim();
+    values.next().is_none().then_some(value)
+}
+
+/// What tells one state of a file from another.
+#[derive(Debug)]
+struct State {
+    /// With its quotation marks, and `W/` before them if it is weak.
+    tag: Option<String>,
+    modified: Option<HttpDate>,
+    now: SystemTime,
+}
+
+impl State {
+    fn of(file: &Metadata, now: SystemTime) -> Self {
+        let modified = file.modified().ok();
+        let since = modified.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+        let has_date = |it: &Duration| *it < NO_DATE;
+        // A date that is still to come says nothing (RFC 9110, section 8.8.2.1).
+        let date = since
+            .filter(has_date)
+            .map(|it| HttpDate::from((UNIX_EPOCH + it).min(now)));
+        State {
+            tag: since.map(|since| tag(file, since.as_nanos())),
+            modified: date,
+            now,
+        }
+    }
+
+    /// Append it.
+    fn say(&self, headers: &mut HeaderMap) {
+        let date = self.modified.map(|it| it.to_string());
+        for (name, text) in [(ETAG, &self.tag), (LAST_MODIFIED, &date)] {
+            // These have no other bytes than a header may have.
+            if let Some(value) = text
+                .as_deref()
+                .and_then(|it| HeaderValue::from_str(it).ok())
+            {
+                headers.insert(name, value);
+            }
+        }
+    }
+
+    /// The status if the file is not to be sent, in the order of RFC 9110, section 13.2.2: a tag goes before a date.
+    fn check(&self, headers: &HeaderMap) -> Option<StatusCode> {
+        let date = |name| only(headers, name)?.parse::<HttpDate>().ok();
+        let is_later = |date| self.modified.is_some_and(|it| it > date);
+        let is_other = match headers.contains_key(IF_MATCH) {
+            true => !self.is_among(headers, IF_MATCH, false),
+            false => date(IF_UNMODIFIED_SINCE).is_some_and(is_later),
+        };
+        let is_known = match headers.contains_key(IF_NONE_MATCH) {
+            true => self.is_among(headers, IF_NONE_MATCH, true),
+            false => {
+                date(IF_MODIFIED_SINCE).is_some_and(|it| self.modified.is_some() && !is_later(it))
+            }
+        };
+        match (is_other, is_known) {
+            (true, _) => Some(StatusCode::PRECONDITION_FAILED),
+            (false, true) => Some(StatusCode::NOT_MODIFIED),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether `If-Range` allows a part: the client has the other parts of this state. A date counts only if it is a strong validator
+    /// (RFC 9110, section 8.8.2.2): a file that changed just now may change again and keep its date.
+    fn is_that_of_range(&self, headers: &HeaderMap) -> bool {
+        if !headers.contains_key(IF_RANGE) {
+            return true;
+        }
+        let Some(condition) = only(headers, IF_RANGE) else {
+            return false;
+        };
+        match condition.parse::<HttpDate>() {
+            Ok(date) => {
+                let age = self.now.duration_since(date.into());
+                self.modified == Some(date) && age.is_ok_and(|age| age >= RESTED)
+            }
+            Err(_) => condition.starts_with('"') && self.tag.as_deref() == Some(condition),
+        }
+    }
+
+    /// Whether a list of tags, in one header or several, has the file's. A strong comparison is one byte by byte: a tag that says that it
+    /// is weak is equal to none.
+    fn is_among(&self, headers: &HeaderMap, name: HeaderName, weakly: bool) -> bool {
+        fn bare(tag: &str) -> &str {
+            tag.strip_prefix("W/").unwrap_or(tag)
+        }
+        let own = self.tag.as_deref();
+        let is_own = |tag: &str| match weakly {
+            true => own.map(bare) == Some(bare(tag)),
+            false => own == Some(tag) && tag.starts_with('"'),
+        };
+        let mut values = headers.get_all(name).iter();
+        values.any(|value| {
+            let value = value.to_str().unwrap_or_default().trim();
+            value == "*" || tags(value).any(is_own)
+        })
+    }
+}
+
+/// What changes whenever another file comes in the place of one, or its bytes change, also if its time is set back.
+#[cfg(unix)]
+fn tag(file: &Metadata, modified: u128) -> String {
+    use std::os::unix::fs::MetadataExt;
+
+    let changed = i128::from(file.ctime()) * 1_000_000_000 + i128::from(file.ctime_nsec());
+    let (length, device, number) = (file.len(), file.dev(), file.ino());
+    format!("\"{length:x}-{modified:x}-{device:x}-{number:x}-{changed:x}\"")
+}
+
+/// Files of one length and time may differ.
+#[cfg(not(unix))]
+fn tag(file: &Metadata, modified: u128) -> String {
+    format!("W/\"{:x}-{modified:x}\"", file.len())
+}
+
+/// The tags of a list, up to what is none.
+fn tags(list: &str) -> impl Iterator<Item = &str> {
+    let mut rest = list;
+    std::iter::from_fn(move || {
+        rest = rest.trim_start_matches([' ', '\t', ',']);
+        let begin = rest.strip_prefix("W/").unwrap_or(rest);
+        let end = begin.strip_prefix('"')?.find('"')? + 2;
+        let (tag, others) = rest.split_at(rest.len() - begin.len() + end);
+        rest = others;
+        Some(tag)
+    })
+}
+
+/// The one range of a `Range` header. Of several, none is taken: the whole file is an answer, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// From this byte to that one.
+    From(u64, u64),
+    /// So many bytes at the end.
+    Last(u64),
+}
+
+impl Wish {
+    fn parse(header: &str) -> Option<Self> {
+        let (unit, range) = header.split_once('=')?;
+        let (first, last) = range.trim().split_once('-')?;
+        let wish = match (first, last) {
+            ("", last) => Wish::Last(number(last)?),
+            (first, "") => Wish::From(number(first)?, u64::MAX),
+            (first, last) => Wish::From(number(first)?, number(last)?),
+        };
+        let is_range = !matches!(wish, Wish::From(first, last) if first > last);
+        (unit.trim().eq_ignore_ascii_case("bytes") && is_range).then_some(wish)
+    }
+
+    /// The bytes of a file of this length; an empty range if it has none of them, and `None` if all of it is to be sent.
+    fn within(self, length: u64) -> Option<Range<u64>> {
+        match self {
+            Wish::From(first, last) => Some(first..last.saturating_add(1).min(length)),
+            // It has no last bytes, and is no less than is wanted.
+            Wish::Last(1..) if length == 0 => None,
+            Wish::Last(count) => Some(length.saturating_sub(count)..length),
+        }
+    }
+}
+
+/// Digits, and nothing else. What is too large to be a number is beyond the end of any file.
+fn number(text: &str) -> Option<u64> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: &str = "Thu, 01 Jan 1970 00:16:39 GMT";
+    const MODIFIED: &str = "Thu, 01 Jan 1970 00:16:40 GMT";
+    const AFTER: &str = "Thu, 01 Jan 1970 00:16:41 GMT";
+
+    /// A state of a file that was modified then, with this tag.
+    fn state(tag: &str) -> State {
+        State {
+            tag: Some(tag.to_owned()),
+            modified: MODIFIED.parse().ok(),
+            now: SystemTime::now(),
+        }
+    }
+
+    fn headers(lines: &[(HeaderName, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(name, HeaderValue::from_str(value).expect("a value"));
+        }
+        map
+    }
+
+    #[test]
+    fn a_list_of_tags_is_compared_strongly_or_weakly() {
+        for (list, strong, weak) in [
+            ("*", true, true),
+            ("\"a\"", true, true),
+            ("\"b\", \"a\"", true, true),
+            (" ,\"b\",,\"a\"", true, true),
+            ("W/\"a\"", false, true),
+            ("\"b,\", W/\"a\"", false, true),
+            ("\"b\"", false, false),
+            ("a", false, false),
+            ("\"a", false, false),
+            ("", false, false),
+        ] {
+            let headers = headers(&[(IF_MATCH, list)]);
+            let is_among = |tag, weakly| state(tag).is_among(&headers, IF_MATCH, weakly);
+            assert_eq!(is_among("\"a\"", false), strong, "{list}");
+            assert_eq!(is_among("\"a\"", true), weak, "{list}");
+            // A weak tag is the same as none where every byte counts.
+            assert_eq!(is_among("W/\"a\"", false), list == "*", "{list}");
+            assert_eq!(is_among("W/\"a\"", true), weak, "{list}");
+        }
+        let several = headers(&[(IF_MATCH, "\"b\""), (IF_MATCH, "\"a\"")]);
+        assert!(state("\"a\"").is_among(&several, IF_MATCH, false));
+    }
+
+    #[test]
+    fn a_tag_goes_before_a_date() {
+        let (matches, none, since, not_since) = (
+            IF_MATCH,
+            IF_NONE_MATCH,
+            IF_MODIFIED_SINCE,
+            IF_UNMODIFIED_SINCE,
+        );
+        for (lines, status) in [
+            (vec![], None),
+            (vec![(&since, BEFORE)], None),
+            (vec![(&since, "yesterday")], None),
+            (vec![(&since, MODIFIED)], Some(304)),
+            (vec![(&since, AFTER)], Some(304)),
+            (vec![(&none, "\"b\""), (&since, AFTER)], None),
+            (vec![(&none, "\"a\""), (&since, BEFORE)], Some(304)),
+            (vec![(&not_since, BEFORE)], Some(412)),
+            (vec![(&not_since, MODIFIED)], None),
+            (vec![(&matches, "\"a\""), (&not_since, BEFORE)], None),
+            (vec![(&matches, "\"b\""), (&not_since, AFTER)], Some(412)),
+            (vec![(&matches, "W/\"a\"")], Some(412)),
+            (vec![(&matches, "\"b\""), (&none, "\"a\"")], Some(412)),
+            (vec![(&matches, "*"), (&none, "*")], Some(304)),
+        ] {
+            let lines: Vec<_> = lines.into_iter().map(|it| (it.0.clone(), it.1)).collect();
+            let found = state("\"a\"").check(&headers(&lines));
+            assert_eq!(found.map(|it| it.as_u16()), status, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_depends_on_the_very_same_file() {
+        for (condition, holds) in [
+            (MODIFIED, true),
+            (AFTER, false),
+            ("\"a\"", true),
+            ("\"b\"", false),
+            ("W/\"a\"", false),
+            ("yesterday", false),
+        ] {
+            let headers = headers(&[(IF_RANGE, condition)]);
+            assert_eq!(
+                state("\"a\"").is_that_of_range(&headers),
+                holds,
+                "{condition}"
+            );
+        }
+        let weak = headers(&[(IF_RANGE, "W/\"a\"")]);
+        assert!(!state("W/\"a\"").is_that_of_range(&weak));
+    }
+
+    #[test]
+    fn a_date_counts_once_the_file_can_no_longer_change_and_keep_it() {
+        let modified = SystemTime::from(MODIFIED.parse::<HttpDate>().expect("a date"));
+        let at = |now| {
+            let holds = |condition| {
+                let state = State {
+                    now,
+                    ..state("\"a\"")
+                };
+                state.is_that_of_range(&headers(&[(IF_RANGE, condition)]))
+            };
+            (holds(MODIFIED), holds("\"a\""))
+        };
+        assert_eq!(at(modified - Duration::from_secs(1)), (false, true));
+        assert_eq!(at(modified + Duration::from_millis(1_999)), (false, true));
+        assert_eq!(at(modified + RESTED), (true, true));
+    }
+
+    #[test]
+    fn a_range_is_a_part_of_the_file_or_not_satisfiable() {
+        for (header, expected) in [
+            ("bytes=0-0", 0..1),
+            ("bytes=2-4", 2..5),
+            ("bytes=2-", 2..10),
+            ("BYTES = 2-99999999999999999999999", 2..10),
+            ("bytes=-3", 7..10),
+            ("bytes=-30", 0..10),
+            ("bytes=9-9", 9..10),
+        ] {
+            let wish = Wish::parse(header).unwrap_or_else(|| panic!("{header}"));
+            assert_eq!(wish.within(10), Some(expected), "{header}");
+        }
+        for header in ["bytes=10-", "bytes=99999999999999999999999-", "bytes=-0"] {
+            let wish = Wish::parse(header).unwrap_or_else(|| panic!("{header}"));
+            assert!(wish.within(10).is_some_and(|it| it.is_empty()), "{header}");
+        }
+        // RFC 9110, section 14.1.2: the last bytes of what is shorter are all of it.
+        assert_eq!(Wish::Last(5).within(0), None);
+        for wish in [Wish::Last(0), Wish::From(0, u64::MAX)] {
+            assert!(wish.within(0).is_some_and(|it| it.is_empty()), "{wish:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_single_range_is_ignored() {
+        for header in [
+            "bytes",
+            "bytes=",
+            "bytes=-",
+            "bytes=4-2",
+            "bytes=0-1,4-5",
+            "bytes=+1-2",
+            "bytes=a-b",
+            "lines=0-1",
+            "bytes=1--2",
+        ] {
+            assert_eq!(Wish::parse(header), None, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_has_no_date_is_left_out() -> io::Result<()> {
+        let file = tempfile::tempfile()?;
+        let now = SystemTime::now();
+        for (modified, has_date) in [
+            (UNIX_EPOCH + Duration::from_millis(1_000_500), true),
+            (UNIX_EPOCH + NO_DATE - Duration::from_secs(1), true),
+            (UNIX_EPOCH + NO_DATE, false),
+            (UNIX_EPOCH - Duration::from_secs(1), false),
+        ] {
+            // Some file systems have no such times.
+            file.set_modified(modified)?;
+            let metadata = file.metadata()?;
+            if metadata.modified()? == modified {
+                let state = State::of(&metadata, now);
+                assert_eq!(state.modified.is_some(), has_date, "{modified:?}");
+                assert!(state.modified.is_none_or(|it| SystemTime::from(it) <= now));
+            }
+        }
+        Ok(())
+    }
+}
