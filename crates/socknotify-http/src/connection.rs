@@ -1,7 +1,7 @@
 //! [`Connection`]: one client, and what becomes of its events.
 
 use std::any::Any;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use socknotify::owned::{BorrowedSocket, Event, Held, Input, Interest, Readiness,
 use crate::body::RequestBody;
 use crate::head::{self, Framing, Head};
 use crate::limits::Limits;
-use crate::response::{self, Answer, ResponseBody, Upgraded, Written};
+use crate::response::{self, Answer, Failure, ResponseBody, Upgraded};
 use crate::server::Shared;
 use crate::{Request, Response};
 
@@ -118,8 +118,8 @@ impl Connection {
             persists: false,
         };
         let response = response::error(status);
-        let (written, _) = self.send(response, answer, Instant::now(), None, shared);
-        match written {
+        let (end, _) = self.send(response, answer, Instant::now(), None, shared);
+        match end {
             Ok(_) => Next::Close,
             Err(_) => Next::Drop,
         }
@@ -188,12 +188,12 @@ impl Connection {
             is_head,
             persists: persists && is_whole && !shared.port.is_draining(),
         };
-        let (written, body) = self.send(response, answer, begun, Some(&request), shared);
-        match (written, body.into_upgrade()) {
-            (Err(_), _) => Next::Drop,
+        let (end, body) = self.send(response, answer, begun, Some(&request), shared);
+        match (end, body.into_upgrade()) {
             (Ok(_), Some(call)) => Next::Upgrade(call),
-            (Ok(written), None) if written.persists => Next::Request,
-            (Ok(_), None) => Next::Close,
+            (Ok(true), None) => Next::Request,
+            (Ok(false) | Err(Failure::Body), _) => Next::Close,
+            (Err(Failure::Client), _) => Next::Drop,
         }
     }
 
@@ -205,18 +205,12 @@ impl Connection {
         begun: Instant,
         request: Option<&request::Parts>,
         shared: &Shared<F>,
-    ) -> (io::Result<Written>, ResponseBody) {
+    ) -> (Result<bool, Failure>, ResponseBody) {
         let (parts, mut body) = response.into_parts();
         let end = Instant::now().checked_add(shared.limits.answer_time);
-        let write = || response::write(&self.stream, end, answer, &parts, &mut body);
-        // Its reader may panic.
-        let written = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|panic| {
-            std::mem::forget(panic);
-            Err(ErrorKind::Other.into())
-        });
-        let length = written.as_ref().map_or(0, |it| it.length);
-        shared.count(parts.status, length, begun, self.peer, request);
-        (written, body)
+        let written = response::write(&self.stream, end, answer, &parts, &mut body);
+        shared.count(&written, begun, self.peer, request);
+        (written.end, body)
     }
 }
 

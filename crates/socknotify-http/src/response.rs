@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING};
@@ -61,7 +62,8 @@ pub struct Upgraded {
 impl ResponseBody {
     /// A file, from its position to its end. Where the system can, it goes to the socket without being copied (`sendfile`).
     ///
-    /// The file must not become shorter while it is sent: then the connection ends in the middle of the answer.
+    /// The file must not become shorter while it is sent: then the connection ends in the middle of the answer. If it cannot be read at
+    /// all, the answer is 500.
     ///
     /// # Errors
     ///
@@ -94,8 +96,8 @@ impl ResponseBody {
 
     /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end.
     ///
-    /// If the reader fails or panics, the connection ends in the middle of the answer: so the client sees that it is not whole,
-    /// unless it is one of HTTP/1.0.
+    /// If the reader fails or panics at once, the answer is 500. Later, the connection ends in the middle of the answer: so the client
+    /// sees that it is not whole, unless it is one of HTTP/1.0.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         ResponseBody(Kind::Reader(Box::new(reader), None))
     }
@@ -194,11 +196,34 @@ pub(crate) struct Answer {
 }
 
 /// What was written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Written {
+    pub(crate) status: StatusCode,
     pub(crate) length: u64,
-    /// The connection may be used again.
-    pub(crate) persists: bool,
+    /// The body could not be read to its end.
+    pub(crate) has_failed: bool,
+    /// Whether the connection may be used again.
+    pub(crate) end: Result<bool, Failure>,
+}
+
+/// Why an answer is not whole.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The client has gone, or receives nothing.
+    Client,
+    /// The body cannot be read.
+    Body,
+}
+
+/// Of the client's stream.
+impl From<io::Error> for Failure {
+    fn from(_: io::Error) -> Self {
+        Failure::Client
+    }
+}
+
+fn of_body(_: io::Error) -> Failure {
+    Failure::Body
 }
 
 /// How the end of a body is told.
@@ -215,20 +240,119 @@ thread_local! {
 }
 
 /// Write an answer to a client, which has until `end` to receive it.
+///
+/// If its body fails before anything was sent, the client is told that. A reader may also panic.
 pub(crate) fn write(
     stream: &TcpStream,
     end: Option<Instant>,
     answer: Answer,
     parts: &Parts,
     body: &mut ResponseBody,
-) -> io::Result<Written> {
-    let mut out = OUT.take();
-    out.clear();
-    let result = write_with(&mut out, stream, end, answer, parts, body);
-    if out.capacity() <= 2 * TOGETHER {
-        OUT.set(out);
+) -> Written {
+    let mut out = Out {
+        bytes: OUT.take(),
+        stream,
+        limited: limited(stream, end),
+        end,
+        is_begun: false,
+    };
+    out.bytes.clear();
+    let write = || write_with(&mut out, answer, parts, body);
+    let written = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|panic| {
+        // To drop what it carries may panic as well.
+        std::mem::forget(panic);
+        Err(Failure::Body)
+    });
+    let has_failed = matches!(written, Err(Failure::Body));
+    let (status, end) = match written {
+        _ if has_failed && !out.is_begun => {
+            out.bytes.clear();
+            let (parts, mut body) = error(StatusCode::INTERNAL_SERVER_ERROR).into_parts();
+            let answer = Answer {
+                persists: false,
+                ..answer
+            };
+            (
+                parts.status,
+                write_with(&mut out, answer, &parts, &mut body),
+            )
+        }
+        written => (parts.status, written),
+    };
+    if out.bytes.capacity() <= 2 * TOGETHER {
+        OUT.set(out.bytes);
     }
-    result
+    Written {
+        status,
+        length: end.as_ref().map_or(0, |it| it.0),
+        has_failed,
+        end: end.map(|it| it.1),
+    }
+}
+
+/// What goes to a client.
+struct Out<'a> {
+    bytes: Vec<u8>,
+    stream: &'a TcpStream,
+    limited: Limited<&'a TcpStream>,
+    end: Option<Instant>,
+    /// Something was sent.
+    is_begun: bool,
+}
+
+impl Out<'_> {
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.is_begun = true;
+        self.limited.write_all(&self.bytes)?;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    /// Send so many bytes of a reader, those that are there before them.
+    fn copy(&mut self, reader: &mut impl Read, length: u64) -> Result<(), Failure> {
+        let mut left = length;
+        while left > 0 {
+            let piece = left.min(PIECE as u64);
+            self.read(reader, piece)?;
+            self.flush()?;
+            left -= piece;
+        }
+        Ok(())
+    }
+
+    /// Append so many bytes of a reader.
+    fn read(&mut self, reader: &mut impl Read, length: u64) -> Result<(), Failure> {
+        let read = reader.take(length).read_to_end(&mut self.bytes);
+        match read.map_err(of_body)? as u64 == length {
+            true => Ok(()),
+            false => Err(Failure::Body),
+        }
+    }
+
+    /// Send all that a reader returns, as it comes. Returns how much that was.
+    fn copy_all(&mut self, reader: &mut impl Read, is_chunked: bool) -> Result<u64, Failure> {
+        let mut piece = vec![0; PIECE];
+        let mut length = 0;
+        loop {
+            let count = match reader.read(&mut piece) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                count => count.map_err(of_body)?,
+            };
+            length += count as u64;
+            if is_chunked {
+                // Memory takes everything. The last chunk is empty.
+                let _ = write!(self.bytes, "{count:x}\r\n");
+            }
+            self.bytes.extend_from_slice(&piece[..count]);
+            if is_chunked {
+                self.bytes.extend_from_slice(b"\r\n");
+            }
+            if count == 0 {
+                return Ok(length);
+            }
+            self.flush()?;
+        }
+    }
 }
 
 /// A stream that is used until `end`; `None` for ever.
@@ -239,14 +363,13 @@ pub(crate) fn limited(stream: &TcpStream, end: Option<Instant>) -> Limited<&TcpS
     }
 }
 
+/// Returns the length of the body, and whether the connection may be used again.
 fn write_with(
-    out: &mut Vec<u8>,
-    stream: &TcpStream,
-    end: Option<Instant>,
+    out: &mut Out<'_>,
     answer: Answer,
     parts: &Parts,
     body: &mut ResponseBody,
-) -> io::Result<Written> {
+) -> Result<(u64, bool), Failure> {
     let (status, headers) = (parts.status, &parts.headers);
     let has_body = !(status.is_informational()
         || status == StatusCode::NO_CONTENT
@@ -259,73 +382,48 @@ fn write_with(
     };
     let persists = answer.persists && ending != Ending::Close && !asks_for(headers, "close");
     let is_text = matches!(body.0, Kind::Bytes(_, true));
-    write_head(out, answer, status, headers, ending, persists, is_text);
-    let mut client = limited(stream, end);
+    write_head(
+        &mut out.bytes,
+        answer,
+        status,
+        headers,
+        ending,
+        persists,
+        is_text,
+    );
     let length = match &mut body.0 {
         _ if !has_body || answer.is_head => 0,
         Kind::Upgrade(_) => 0,
-        Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => {
-            out.extend_from_slice(bytes);
-            bytes.len() as u64
-        }
         Kind::Bytes(bytes, _) => {
-            client.write_all(out)?;
-            out.clear();
-            client.write_all(bytes)?;
+            if bytes.len() <= TOGETHER {
+                out.bytes.extend_from_slice(bytes);
+            } else {
+                out.flush()?;
+                out.limited.write_all(bytes)?;
+            }
             bytes.len() as u64
-        }
-        Kind::File(file, length) if *length <= TOGETHER as u64 => {
-            read_exactly(file, *length, out)?;
-            *length
         }
         Kind::File(file, length) => {
-            client.write_all(out)?;
-            out.clear();
-            let left = *length - send_file(file, *length, stream, end)?;
-            copy_exactly(file, left, &mut client, out)?;
+            // Whether it can be read is known before anything is sent.
+            let first = match *length <= TOGETHER as u64 {
+                true => *length,
+                false => PIECE as u64,
+            };
+            out.read(file, first)?;
+            out.flush()?;
+            let mut left = *length - first;
+            left -= send_file(file, left, out)?;
+            out.copy(file, left)?;
             *length
         }
         Kind::Reader(reader, Some(length)) => {
-            copy_exactly(reader, *length, &mut client, out)?;
+            out.copy(reader, *length)?;
             *length
         }
-        Kind::Reader(reader, None) => {
-            write_pieces(out, &mut client, reader, ending == Ending::Chunks)?
-        }
+        Kind::Reader(reader, None) => out.copy_all(reader, ending == Ending::Chunks)?,
     };
-    client.write_all(out)?;
-    Ok(Written { length, persists })
-}
-
-/// Write all that a reader returns, as it comes.
-fn write_pieces(
-    out: &mut Vec<u8>,
-    stream: &mut impl Write,
-    reader: &mut impl Read,
-    is_chunked: bool,
-) -> io::Result<u64> {
-    let mut piece = vec![0; PIECE];
-    let mut length = 0;
-    loop {
-        let count = match reader.read(&mut piece) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            count => count?,
-        };
-        length += count as u64;
-        if is_chunked {
-            // Memory takes everything. The last chunk is empty.
-            let _ = write!(out, "{count:x}\r\n");
-        }
-        out.extend_from_slice(&piece[..count]);
-        if is_chunked {
-            out.extend_from_slice(b"\r\n");
-        }
-        if count == 0 {
-            return Ok(length);
-        }
-        stream.write_all(out)?;
-        out.clear();
-    }
+    out.flush()?;
+    Ok((length, persists))
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -383,56 +481,27 @@ fn write_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Write so many bytes of a reader, after those that are in `out`.
-fn copy_exactly(
-    reader: &mut impl Read,
-    length: u64,
-    client: &mut impl Write,
-    out: &mut Vec<u8>,
-) -> io::Result<()> {
-    let mut left = length;
-    while left > 0 {
-        let piece = left.min(PIECE as u64);
-        read_exactly(reader, piece, out)?;
-        client.write_all(out)?;
-        out.clear();
-        left -= piece;
-    }
-    Ok(())
-}
-
-/// Append so many bytes.
-fn read_exactly(reader: &mut impl Read, length: u64, out: &mut Vec<u8>) -> io::Result<()> {
-    match reader.take(length).read_to_end(out)? as u64 == length {
-        true => Ok(()),
-        false => Err(ErrorKind::UnexpectedEof.into()),
-    }
-}
-
-/// `sendfile` — Send so many bytes of a file, as far as the system does it for such a file. Returns how many.
+/// `sendfile` — Send so many bytes of a file, as far as the system does it for such a file. Returns how many. Whether the file or
+/// the client fails then, a copy finds out.
 #[cfg(target_os = "linux")]
-fn send_file(
-    file: &File,
-    length: u64,
-    stream: &TcpStream,
-    end: Option<Instant>,
-) -> io::Result<u64> {
+fn send_file(file: &File, length: u64, out: &Out<'_>) -> io::Result<u64> {
     use rustix::io::Errno;
     use socknotify::owned::unacknowledged;
 
     /// A call may wait for the timeout of the stream with each such part: with more of them, it would not end by `end`.
     const AT_ONCE: u64 = 64 << 10;
 
+    let stream = out.stream;
     let late = || io::Error::from(ErrorKind::TimedOut);
     let mut sent = 0;
     let mut before = None;
     while sent < length {
-        if end.is_some_and(|end| Instant::now() >= end) {
+        if out.end.is_some_and(|end| Instant::now() >= end) {
             return Err(late());
         }
         let most = (length - sent).min(AT_ONCE) as usize;
         match rustix::fs::sendfile(stream, file, None, most) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(0) => break,
             Ok(count) => sent += count as u64,
             Err(Errno::INTR) => {}
             // The time of one call is over. The client may have taken something meanwhile.
@@ -442,14 +511,13 @@ fn send_file(
                     return Err(late());
                 }
             }
-            Err(Errno::INVAL | Errno::NOSYS) => break,
-            Err(error) => return Err(error.into()),
+            Err(_) => break,
         }
     }
     Ok(sent)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn send_file(_: &File, _: u64, _: &TcpStream, _: Option<Instant>) -> io::Result<u64> {
+fn send_file(_: &File, _: u64, _: &Out<'_>) -> io::Result<u64> {
     Ok(0)
 }

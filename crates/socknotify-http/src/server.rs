@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use http::{StatusCode, request};
+use http::request;
 use socknotify::CompletionPort;
 use socknotify::owned::{Interest, Listening, Port, Serving};
 
@@ -19,6 +19,7 @@ use crate::connection::{self, Connection};
 use crate::date;
 use crate::limits::Limits;
 use crate::log::Log;
+use crate::response::Written;
 use crate::{Request, Response};
 
 /// What a client of a Unix socket has in place of an address.
@@ -68,6 +69,7 @@ struct Counts {
     /// Answers, by the first digit of their status.
     answers: [AtomicU64; 6],
     sent: AtomicU64,
+    failed: AtomicU64,
     left_out: Arc<AtomicU64>,
 }
 
@@ -281,22 +283,25 @@ impl<F> Shared<F> {
     /// Count an answer, and log it.
     pub(crate) fn count(
         &self,
-        status: StatusCode,
-        length: u64,
+        written: &Written,
         begun: Instant,
         peer: SocketAddr,
         request: Option<&request::Parts>,
     ) {
-        let class = usize::from(status.as_u16() / 100).min(5);
+        let (status, length) = (written.status.as_u16(), written.length);
+        let class = usize::from(status / 100).min(5);
         self.counts.answers[class].fetch_add(1, Ordering::Relaxed);
         self.counts.sent.fetch_add(length, Ordering::Relaxed);
+        if written.has_failed {
+            self.counts.failed.fetch_add(1, Ordering::Relaxed);
+        }
         let Some(log) = self.log.get() else { return };
         let line = request.map_or_else(
             || "-".to_owned(),
             |it| format!("{} {} {:?}", it.method, it.uri, it.version),
         );
         let took = begun.elapsed().as_secs_f64() * 1000.0;
-        let (peer, status, now) = (peer.ip(), status.as_u16(), date::of_log());
+        let (peer, now) = (peer.ip(), date::of_log());
         log.add(format!(
             "{peer} - - [{now}] \"{}\" {status} {length} {took:.3}\n",
             // A target has no quotation marks; this is for logs that somebody parses.
@@ -338,6 +343,7 @@ impl Handle {
             client_errors: count(4),
             server_errors: count(5),
             body_bytes: self.counts.sent.load(Ordering::Relaxed),
+            failed_bodies: self.counts.failed.load(Ordering::Relaxed),
             log_left_out: self.counts.left_out.load(Ordering::Relaxed),
             connections: self.port.connections(),
             threads: serving.threads,
@@ -370,6 +376,8 @@ pub struct Metrics {
     pub server_errors: u64,
     /// Bytes of bodies that were sent.
     pub body_bytes: u64,
+    /// Answers whose body could not be read to its end: a file became shorter, or a disk or a reader failed.
+    pub failed_bodies: u64,
     /// Lines that the [log](Server::log) did not keep up with.
     pub log_left_out: u64,
     /// Connections.

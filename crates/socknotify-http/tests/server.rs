@@ -504,9 +504,9 @@ fn a_file_is_sent_as_far_as_it_is_asked_for() -> io::Result<()> {
     Ok(())
 }
 
-/// What is not whole does not look so.
+/// What is not whole does not look so: the status says it, or the end of the connection.
 #[test]
-fn a_reader_that_fails_breaks_its_connection_off() -> io::Result<()> {
+fn a_body_that_fails_is_told_or_breaks_its_connection_off() -> io::Result<()> {
     struct Failing;
 
     impl Read for Failing {
@@ -524,11 +524,19 @@ fn a_reader_that_fails_breaks_its_connection_off() -> io::Result<()> {
     }
 
     let running = Running::start(server(), |request| {
+        let some = vec![b'x'; 16 << 10];
+        let some = io::Cursor::new(some);
         Response::new(match request.uri().path() {
-            "/chunks" => ResponseBody::reader(b"some".chain(Failing)),
-            "/short" => ResponseBody::reader_of(100_000, &b"some"[..]),
-            "/panic" => ResponseBody::reader(b"some".chain(Panicking)),
-            _ => ResponseBody::reader_of(100_000, b"some".chain(Failing)),
+            "/chunks" => ResponseBody::reader(some.chain(Failing)),
+            "/short" => ResponseBody::reader_of(100_000, some),
+            "/panic" => ResponseBody::reader(some.chain(Panicking)),
+            "/length" => ResponseBody::reader_of(100_000, some.chain(Failing)),
+            "/fails" => ResponseBody::reader(Failing),
+            "/panics" => ResponseBody::reader_of(100_000, Panicking),
+            "/nothing" => ResponseBody::reader_of(1, io::empty()),
+            // A directory can be opened, and not be read.
+            _ => ResponseBody::file_part(std::fs::File::open(".").expect("it is there"), 0, 1)
+                .expect("it has a length"),
         })
     });
     let paths = ["/chunks", "/short", "/panic", "/length"];
@@ -545,7 +553,29 @@ fn a_reader_that_fails_breaks_its_connection_off() -> io::Result<()> {
     while running.handle.metrics().connections > 0 {
         thread::yield_now();
     }
-    assert_eq!(running.handle.metrics().successful, paths.len() as u64);
+    let metrics = running.handle.metrics();
+    assert_eq!((metrics.successful, metrics.failed_bodies), (4, 4));
+    // Nothing was sent: so there can be another answer.
+    let mut paths = vec!["/fails", "/panics", "/nothing"];
+    if cfg!(unix) {
+        paths.push("/directory");
+    }
+    for path in &paths {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (status, text, has_ended) = running.ask(&request)?;
+        assert_eq!((status, has_ended), (500, true), "{path}");
+        assert_eq!(text, "500 Internal Server Error\n");
+    }
+    let metrics = running.handle.metrics();
+    let expected = (4, paths.len() as u64, 4 + paths.len() as u64);
+    assert_eq!(
+        (
+            metrics.successful,
+            metrics.server_errors,
+            metrics.failed_bodies
+        ),
+        expected
+    );
     Ok(())
 }
 
@@ -1194,4 +1224,37 @@ fn a_unix_socket_is_served() -> io::Result<()> {
     assert!(text.ends_with(&"x".repeat(3_000_000)));
     handle.drain(PATIENCE);
     serving.join().expect("no panic")
+}
+
+/// What was sent before gets there, whatever the client sends meanwhile, and it is not the client that has failed.
+#[test]
+fn a_file_that_becomes_shorter_ends_its_connection() -> io::Result<()> {
+    const HUGE: u64 = 256 << 20;
+    let file = tempfile::NamedTempFile::new()?;
+    file.as_file().set_len(HUGE)?;
+    let path = file.path().to_owned();
+    let mut running = Running::start(server(), move |_| {
+        let file = std::fs::File::open(&path).expect("it is there");
+        Response::new(ResponseBody::file(file).expect("a length"))
+    });
+    let mut client = running.client()?;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    assert_eq!(client.head()?.header("content-length"), Some("268435456"));
+    file.as_file().set_len(100_000)?;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    let received = io::copy(&mut client.0, &mut io::sink())?;
+    assert!((100_000..HUGE).contains(&received), "{received}");
+    // A client that goes is none of these.
+    file.as_file().set_len(HUGE)?;
+    let mut client = running.client()?;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    client.head()?;
+    drop(client);
+    let handle = running.handle.clone();
+    running.end(PATIENCE)?;
+    assert_eq!(
+        (handle.metrics().successful, handle.metrics().failed_bodies),
+        (2, 1)
+    );
+    Ok(())
 }
