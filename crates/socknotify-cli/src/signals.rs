@@ -55,10 +55,6 @@ impl Signals {
             None => self.wakes.recv().ok(),
         };
     }
-
-    pub(crate) fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
 }
 
 impl Waker {

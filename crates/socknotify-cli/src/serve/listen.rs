@@ -8,6 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socknotify_http::Listener as Streaming;
 
 use crate::endpoint::{self, Endpoint};
 
@@ -15,9 +16,7 @@ use crate::endpoint::{self, Endpoint};
 const BACKLOG: i32 = 4096;
 
 pub(crate) enum Listener {
-    Tcp(TcpListener),
-    #[cfg(unix)]
-    Unix(UnixListener),
+    Streams(Streaming),
     Datagrams(UdpSocket),
 }
 
@@ -48,7 +47,7 @@ impl Bound {
             Endpoint::Host(name) => {
                 let listener = bind_tcp(name)?;
                 let bound = Bound::at(listener.local_addr()?);
-                Ok((Listener::Tcp(listener), bound))
+                Ok((Listener::Streams(listener.into()), bound))
             }
             #[cfg(unix)]
             Endpoint::Unix(path) if !is_datagrams => {
@@ -67,7 +66,7 @@ impl Bound {
                     name: endpoint.to_string(),
                     file: Some(file),
                 };
-                Ok((Listener::Unix(listener), bound))
+                Ok((Listener::Streams(listener.into()), bound))
             }
             Endpoint::Unix(_) => {
                 let reason = "this system has no Unix sockets for that";

@@ -1,50 +1,46 @@
-//! `socknotify serve`: a server on one port and many threads.
+//! `socknotify serve`: servers on one port and many threads.
 //!
-//! A notification moves a [`client`] out of the port, to one thread. That thread serves it once, for a bounded
-//! amount of work, and arms it again with a deadline. All threads run the same loop ([`server`]). One more shows figures and
-//! brings about the end ([`watch`]); the main thread waits for signals, and ends the process in time.
+//! HTTP and files are handlers of `socknotify-http` ([`site`], [`root`]); echo and the like are loops on a port of their own
+//! ([`streams`]). The main thread serves, one waits for signals, and one shows figures ([`watch`]).
 
-mod client;
-mod datagrams;
-mod delivery;
-mod desk;
-mod http;
 mod listen;
+mod listing;
 mod log;
-mod outgoing;
-mod plan;
+mod place;
 mod root;
-mod server;
-mod tally;
+mod site;
+mod streams;
 mod watch;
 
 use std::error::Error;
-use std::io;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, TryRecvError, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use std::{fmt, io};
 
 use clap::ValueEnum;
+use serde::Serialize;
+use socknotify_http::{Handle, Limits, Server, Serving};
 
 use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::options::{self, PortOptions};
 use crate::output;
 use crate::signals::Signals;
-use log::AccessLog;
-use plan::{Mode, Plan};
+use listen::{Bound, Listener};
+use log::LogFile;
 use root::{Root, Rules};
-use server::Server;
+use site::Site;
+use streams::Streams;
 
-/// Serve clients on one port and many threads: echo, discard, HTTP or files on streams, echo of datagrams
+/// Serve clients on one port: echo, discard, HTTP or files on streams, echo of datagrams
 ///
 /// Prints `listening on ADDRESS`, and a summary at the end. SIGTERM, SIGINT and Ctrl-C drain: the server accepts no more
-/// connections, answers what has come and finishes what has begun, for the time of --grace, and exits. What is cut off then
-/// is counted. A second later at most the process is gone, whatever blocks: threads that wait for a disk are left behind, and
-/// counted. The exit code is 1 if not even the summary is taken. A second one of these signals exits at once. SIGHUP opens
-/// the root and the access log again, and ends no server.
+/// connections, answers what has come and finishes what has begun, for the time of --grace, and exits. About a second later the
+/// process is gone, whatever blocks: threads that wait for a disk are left behind, and named, and the exit code is 1. A second
+/// one of these signals exits at once. SIGHUP opens the root and the access log again, and ends no server.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Where to listen: HOST:PORT (port 0: any free one) or unix:PATH
@@ -67,13 +63,13 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "root")]
     listing: bool,
 
-    /// Append each HTTP request, and how it was answered, to this file in the common log format. SIGHUP opens it again.
-    /// No request waits for it: if it takes less than there is, up to 4 MiB of lines are kept. What does not fit is left out
-    /// and counted, and the log says where: `# missing here: 3 lines`. A pipe that nobody has open for reading is refused
+    /// Append each HTTP request, and how it was answered, to this file in the common log format, with the milliseconds that it
+    /// took. SIGHUP opens it again. No request waits for it: what it does not keep up with is left out and counted. A pipe that
+    /// nobody has open for reading is refused
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
 
-    /// Threads that serve [default: twice as many as may run at once]
+    /// Threads that serve, at most: as many as may run at once, and more while some block [default: 512]
     #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
 
@@ -85,9 +81,29 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = options::seconds)]
     idle_timeout: Duration,
 
-    /// How long what has begun may take when the server is to end. Then it is cut off, and the process ends within a second
+    /// How long what has begun may take when the server is to end. Then it is cut off
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = options::seconds)]
     grace: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Send everything back
+    Echo,
+    /// Receive everything, and answer nothing
+    Discard,
+    /// HTTP/1.1 with one small answer for everything, and its statistics at /stats
+    Http,
+    /// HTTP/1.1 with the files beneath --root: ranges, conditions, and index.html for a directory
+    Files,
+    /// Send each UDP datagram back to its sender
+    UdpEcho,
+}
+
+impl Mode {
+    fn is_http(self) -> bool {
+        matches!(self, Mode::Http | Mode::Files)
+    }
 }
 
 impl Arguments {
@@ -103,113 +119,192 @@ impl Arguments {
                 "--access-log is for --mode http and files, not for {mode}"
             ));
         }
-        if self.mode.is_datagrams() && matches!(self.listen, Endpoint::Unix(_)) {
+        if self.mode == Mode::UdpEcho && matches!(self.listen, Endpoint::Unix(_)) {
             return Some(format!("--mode {mode} is for HOST:PORT, not for unix:PATH"));
         }
         None
     }
 }
 
-/// What the thread hears that serves until the end.
-enum News {
-    /// A signal has come.
-    Drain,
-    /// A thread of the server has ended.
-    Ended(io::Result<()>),
+/// A server that runs, for the threads beside it.
+#[derive(Clone)]
+enum Running {
+    Http(Handle),
+    Streams(Arc<Streams>),
 }
 
-/// Serves on this thread, and says how that ends.
-fn serve(server: &Server, news: &Sender<News>) {
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| server.run_thread()));
-    let outcome = outcome.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-    // Nobody hears it after the end.
-    let _ = news.send(News::Ended(outcome));
+impl Running {
+    fn drain(&self, within: Duration) {
+        match self {
+            Running::Http(handle) => handle.drain(within),
+            Running::Streams(streams) => streams.drain(within),
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        match self {
+            Running::Http(handle) => handle.is_draining(),
+            Running::Streams(streams) => streams.is_draining(),
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        match self {
+            Running::Http(handle) => Figures::of(handle),
+            Running::Streams(streams) => streams.figures(),
+        }
+    }
+}
+
+/// What a server reports: what it has now, and what it has done so far.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Figures {
+    connections: usize,
+    threads: usize,
+    waiting_threads: usize,
+    requests: u64,
+    client_errors: u64,
+    server_errors: u64,
+    /// A file or a disk has failed while it was sent.
+    failed_bodies: u64,
+    body_bytes: u64,
+    /// Lines that the access log has left out.
+    not_logged: u64,
+}
+
+impl Figures {
+    fn of(handle: &Handle) -> Self {
+        let it = handle.metrics();
+        let errors = it.client_errors + it.server_errors;
+        Figures {
+            connections: it.connections,
+            threads: it.threads,
+            waiting_threads: it.waiting_threads,
+            requests: it.informational + it.successful + it.redirections + errors,
+            client_errors: it.client_errors,
+            server_errors: it.server_errors,
+            failed_bodies: it.failed_bodies,
+            body_bytes: it.body_bytes,
+            not_logged: it.log_left_out,
+        }
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "requests       {:>12}", self.requests)?;
+        let others = [
+            ("client errors", self.client_errors),
+            ("server errors", self.server_errors),
+            ("failed bodies", self.failed_bodies),
+            ("body bytes", self.body_bytes),
+            ("not logged", self.not_logged),
+        ];
+        for (name, count) in others.into_iter().filter(|&(_, count)| count > 0) {
+            write!(f, "\n{name:<14} {count:>12}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Drains the server at the first signal that ends it, and has things opened again at the others. For the second one there is a handler.
+fn obey(
+    signals: &Signals,
+    server: &Running,
+    mut bound: Bound,
+    grace: Duration,
+    reopen: &Sender<()>,
+) {
+    let mut drains = false;
+    loop {
+        signals.wait(None);
+        if signals.have_come() && !drains {
+            drains = true;
+            // Before the listener is closed: then another server may take its place.
+            bound.remove_file();
+            server.drain(grace);
+        }
+        if signals.reopen() {
+            // A server of streams has nothing to open.
+            let _ = reopen.send(());
+        }
+    }
 }
 
 /// Serves until a signal ends it. True if nothing went wrong.
-///
-/// This thread does nothing that may block, and so can end the process in time whatever the others do.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     descriptors::raise();
     // Before it prints that it listens: a program that waits for that may send a signal.
     let signals = Signals::catch(true)?;
-    let root = arguments.root.as_deref().map(|path| {
-        let rules = Rules {
-            shows_hidden: arguments.hidden,
-            lists: arguments.listing,
-        };
-        Root::open_at(path, rules).map_err(|error| format!("open {}: {error}", path.display()))
-    });
-    let log = arguments.access_log.as_deref().map(|path| {
-        AccessLog::open(path).map_err(|error| format!("open {}: {error}", path.display()))
-    });
-    let server = Server::new(
-        arguments.port.build()?,
-        Plan::new(
-            arguments.mode,
-            arguments.idle_timeout,
-            root.transpose()?,
-            log.transpose()?,
-        ),
-    );
-    // Threads that are left behind have it as long as the process is there.
-    let server: &'static Server = Box::leak(Box::new(server));
-    let bound = server
-        .listen(&arguments.listen)
+    let opened = |path: &PathBuf, error| format!("open {}: {error}", path.display());
+    let rules = Rules {
+        shows_hidden: arguments.hidden,
+        lists: arguments.listing,
+    };
+    let root = arguments
+        .root
+        .as_ref()
+        .map(|path| Root::open_at(path, rules).map_err(|error| opened(path, error)));
+    let log = arguments
+        .access_log
+        .as_ref()
+        .map(|path| LogFile::open(path).map_err(|error| opened(path, error)));
+    let (root, log) = (root.transpose()?, log.transpose()?);
+    let port = arguments.port.build()?;
+    let (listener, bound) = Bound::bind(&arguments.listen, arguments.mode == Mode::UdpEcho)
         .map_err(|error| format!("listen on {}: {error}", arguments.listen))?;
-    let processors = socknotify::default_concurrency().max(server.places());
-    let threads = arguments
-        .threads
-        .map_or(processors * 2, |threads| threads as usize);
-
-    let (news, heard) = channel();
-    for _ in 0..threads {
-        let news = news.clone();
-        thread::Builder::new().spawn(move || serve(server, &news))?;
+    let mut serving = Serving::default().name("serve");
+    if let Some(threads) = arguments.threads {
+        serving = serving.threads(threads as usize);
     }
-    let (says, outcome) = channel();
-    let waker = signals.waker();
-    thread::Builder::new().spawn(move || {
-        let outcome = watch::until_the_end(server, bound, &heard, threads, &waker);
-        // The process ends if this is not heard.
-        let _ = says.send(outcome);
-        waker.wake();
-    })?;
-    let mut reopened = 0;
-    loop {
-        match outcome.try_recv() {
-            Ok(outcome) => {
-                outcome?;
-                return Ok(true);
+    // A disk may stand still: what is opened again is not waited for.
+    let (reopen, reopens) = channel();
+    let (idle, name) = (arguments.idle_timeout, bound.to_string());
+    let (running, serve): (_, Box<dyn FnOnce() -> io::Result<()>>) = match listener {
+        Listener::Streams(listener) if arguments.mode.is_http() => {
+            let limits = Limits::default()
+                .connections(usize::MAX)
+                .idle(idle)
+                .head_time(idle)
+                .body_time(idle, 1 << 10)
+                .stall(idle)
+                // A file may be large, and a line slow.
+                .answer_time(Duration::MAX);
+            let mut server = Server::on_port(port, listener)
+                .limits(limits)
+                .serving(serving);
+            if let Some(log) = &log {
+                server = server.log(log.clone());
             }
-            Err(TryRecvError::Disconnected) => return Err("a thread panicked".into()),
-            Err(TryRecvError::Empty) => {}
-        }
-        if signals.have_come() && server.plan.drain(arguments.grace) {
-            // It has not ended, or has just done so.
-            let _ = news.send(News::Drain);
-        }
-        if signals.reopen() {
-            if let Some(log) = &server.plan.log {
-                log.reopen();
-            }
-            // A disk may stand still. Without a thread the root stays as it is.
-            reopened += 1;
-            let number = reopened;
-            let _ = thread::Builder::new().spawn(move || {
-                if let Err(error) = server.plan.reopen_root(number) {
-                    output::problem(format_args!("open the root again: {error}"));
+            let handle = server.handle();
+            let site = Arc::new(Site::new(handle.clone(), root));
+            let reopened = Arc::clone(&site);
+            thread::Builder::new().spawn(move || {
+                for () in reopens {
+                    reopened.reopen();
+                    log.iter().for_each(LogFile::reopen);
                 }
-            });
+            })?;
+            let serve = move || server.serve(move |request| site.answer(request));
+            (Running::Http(handle), Box::new(serve))
         }
-        let left = server.plan.cut_off().map(|cut_off| {
-            let end = cut_off + watch::END;
-            end.saturating_duration_since(Instant::now())
-        });
-        if left.is_some_and(|left| left.is_zero()) {
-            // Not even its summary was taken.
-            return Ok(false);
+        listener => {
+            let is_echo = arguments.mode != Mode::Discard;
+            let streams = Arc::new(Streams::new(port, listener, is_echo, idle)?);
+            let served = Arc::clone(&streams);
+            (
+                Running::Streams(streams),
+                Box::new(move || served.serve(serving)),
+            )
         }
-        signals.wait(left);
-    }
+    };
+    let (grace, beside) = (arguments.grace, running.clone());
+    thread::Builder::new().spawn(move || obey(&signals, &beside, bound, grace, &reopen))?;
+    output::line(format_args!("listening on {name}"))?;
+    let live_line = watch::show(&running)?;
+    let outcome = serve();
+    drop(live_line);
+    output::line(running.figures())?;
+    outcome?;
+    Ok(true)
 }

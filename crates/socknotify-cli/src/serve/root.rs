@@ -1,16 +1,19 @@
 //! The directory whose files are served.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, DirEntry, OpenOptions, OpenOptionsExt};
+use cap_std::fs::{Dir, DirEntry};
+use socknotify_http::http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use socknotify_http::http::{HeaderValue, StatusCode};
+use socknotify_http::{Request, Response, file_response};
 
-use super::http::{Found, Listing, Place, is_hidden};
-use crate::system::{self, Identity};
+use super::listing;
+use super::place::{Place, is_hidden};
+use super::site::{status, with};
+use crate::system;
 
 /// A directory that no path leads out of: neither by `..` nor by a link.
 #[derive(Debug)]
@@ -18,12 +21,7 @@ pub(crate) struct Root {
     path: PathBuf,
     directory: Dir,
     rules: Rules,
-    /// The latest listing, while somebody is sent it.
-    latest: Mutex<Option<(Identity, Weak<Listing>)>>,
 }
-
-/// How long ago a directory has changed, at least, before no other state of it can have the same time.
-const RESTED: Duration = Duration::from_secs(2);
 
 /// What is shown beside files.
 #[derive(Clone, Copy, Debug)]
@@ -34,13 +32,8 @@ pub(crate) struct Rules {
     pub(crate) lists: bool,
 }
 
-/// What was opened.
-#[derive(Debug)]
-pub(crate) enum Opened {
-    File(File),
-    Directory,
-    Listing(Arc<Listing>),
-}
+/// How often a path is followed that others change meanwhile.
+const TRIES: usize = 10;
 
 impl Root {
     pub(crate) fn open_at(path: &Path, rules: Rules) -> io::Result<Self> {
@@ -49,7 +42,6 @@ impl Root {
             path: path.to_owned(),
             directory,
             rules,
-            latest: Mutex::default(),
         })
     }
 
@@ -58,130 +50,90 @@ impl Root {
         Self::open_at(&self.path, self.rules)
     }
 
-    /// Opens what is at this place. That may block.
-    pub(crate) fn open(&self, place: &Place) -> io::Result<Opened> {
-        if self.hides(place) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        let opened = self.follow(place)?;
-        if !self.rules.shows_hidden && self.is_hidden(place, &opened)? {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        Ok(opened)
-    }
-
-    /// Opens it, wherever links lead beneath the root.
-    fn follow(&self, place: &Place) -> io::Result<Opened> {
+    pub(crate) fn answer(&self, request: &Request<'_>) -> Response {
+        let uri = request.uri();
+        let place = Place::new(uri.path());
+        let Some(place) = place.filter(|it| !it.is_hidden() || self.rules.shows_hidden) else {
+            return status(StatusCode::NOT_FOUND);
+        };
         let path = place.file();
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(system::OPEN_FLAGS);
-        match self.directory.open_with(&path, &options) {
-            Ok(file) => Ok(Opened::File(file.into_std())),
+        let answered = match self.open(&path, false) {
+            Ok(file) => file_response(request, file, content_type(&path)),
+            Err(error) if error.kind() == ErrorKind::IsADirectory && !place.is_directory => {
+                let query = uri.query().map(|it| format!("?{it}")).unwrap_or_default();
+                let location = format!("/{}/{query}", listing::encode(place.path()));
+                let moved = status(StatusCode::MOVED_PERMANENTLY);
+                Ok(with(moved, LOCATION, &location))
+            }
             Err(error)
-                if error.kind() == io::ErrorKind::NotFound
+                if error.kind() == ErrorKind::NotFound
                     && place.is_directory
                     && self.rules.lists =>
             {
-                self.list(place).map(Opened::Listing)
-            }
-            // Not every system opens a directory as if it were a file.
-            Err(_)
-                if self
-                    .directory
-                    .metadata(&path)
-                    .is_ok_and(|found| found.is_dir()) =>
-            {
-                Ok(Opened::Directory)
+                self.list(&place)
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// Opens a file, if that does not block. `None` if it could, or nobody knows.
-    pub(crate) fn open_at_once(&self, place: &Place) -> Option<io::Result<Opened>> {
-        if self.hides(place) {
-            return Some(Err(io::ErrorKind::NotFound.into()));
-        }
-        // Links may lead to what is hidden.
-        let follows_links = self.rules.shows_hidden;
-        match system::open_at_once(&self.directory, &place.file(), follows_links)? {
-            // There may be a listing in its place.
-            Err(_) if place.is_directory && self.rules.lists => None,
-            outcome => Some(outcome.map(Opened::File)),
-        }
-    }
-
-    fn hides(&self, place: &Place) -> bool {
-        !self.rules.shows_hidden && place.is_hidden()
-    }
-
-    /// Whether links have led to a name that begins with a dot, or below one.
-    fn is_hidden(&self, place: &Place, opened: &Opened) -> io::Result<bool> {
-        let path = match opened {
-            Opened::Listing(_) => place.directory(),
-            Opened::Directory => place.file(),
-            Opened::File(file) => {
-                let kind = file.metadata()?;
-                if !kind.is_file() && !kind.is_dir() {
-                    // It is not served, and to find its path could block: it may be a pipe.
-                    return Ok(false);
-                }
-                place.file()
-            }
         };
-        self.leads_to_hidden(&path)
+        answered.unwrap_or_else(|error| match is_nothing(&error) {
+            true => status(StatusCode::NOT_FOUND),
+            // It may be there: whoever asks may try again.
+            false => with(status(StatusCode::SERVICE_UNAVAILABLE), RETRY_AFTER, "1"),
+        })
     }
 
-    fn leads_to_hidden(&self, path: &Path) -> io::Result<bool> {
-        let path = self.directory.canonicalize(path)?;
-        let mut names = path.components();
-        Ok(names.any(|name| match name {
-            Component::Normal(name) => is_hidden(name.as_encoded_bytes()),
-            _ => false,
-        }))
-    }
-
-    /// What is in a directory, as far as it is served: no link that leads out of the root, nowhere, or to a hidden name, and
-    /// nothing but files and directories.
+    /// Opens a file or a directory, wherever links lead beneath the root, but for what is hidden.
     ///
-    /// Those who are sent it at the same time share it, if it has not changed. Where links lead can change without it.
-    fn list(&self, place: &Place) -> io::Result<Arc<Listing>> {
-        let directory = self.directory.open_dir(place.directory())?;
-        let metadata = directory.try_clone()?.into_std_file().metadata()?;
-        let now = SystemTime::now();
-        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let has_rested = |&(_, _, changed): &Identity| {
-            now.as_nanos() as i128 - changed >= RESTED.as_nanos() as i128
-        };
-        let identity = system::identity(&metadata).filter(has_rested);
-        let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(identity), Some((of, listing))) = (identity, &*latest()) {
-            if let Some(listing) = listing.upgrade().filter(|_| *of == identity) {
-                return Ok(listing);
+    /// Where they lead is found out first; what has that path is then opened without following any. So nothing else is opened
+    /// though links change meanwhile.
+    fn open(&self, path: &Path, is_directory: bool) -> io::Result<File> {
+        let mut followed = path.to_owned();
+        for _ in 0..TRIES {
+            let error = match system::open_beneath(&self.directory, &followed, is_directory) {
+                Ok(file) => return check(file, is_directory),
+                Err(error) => error,
+            };
+            if error.kind() == ErrorKind::NotFound && followed == path {
+                return Err(error);
             }
+            let real = self.directory.canonicalize(path)?;
+            if self.hides(&real) {
+                return Err(ErrorKind::PermissionDenied.into());
+            }
+            if real == followed {
+                return Err(error);
+            }
+            followed = real;
         }
-        let (mut listing, mut has_links) = (Listing::default(), false);
+        Err(ErrorKind::ResourceBusy.into())
+    }
+
+    fn hides(&self, path: &Path) -> bool {
+        let is_hidden =
+            |name| matches!(name, Component::Normal(name) if is_hidden(name.as_encoded_bytes()));
+        !self.rules.shows_hidden && path.components().any(is_hidden)
+    }
+
+    /// The page of what is in a directory, as far as it is served: no link that leads out of the root, nowhere, or to a hidden
+    /// name, and nothing but files and directories.
+    fn list(&self, place: &Place) -> io::Result<Response> {
+        let directory = Dir::from_std_file(self.open(&place.directory(), true)?);
+        let mut names = Vec::new();
         for entry in directory.entries()? {
             let entry = entry?;
             let name = entry.file_name();
-            if is_hidden(name.as_encoded_bytes()) && !self.rules.shows_hidden {
+            if self.hides(Path::new(&name)) {
                 continue;
             }
-            has_links |= entry.file_type().is_ok_and(|kind| kind.is_symlink());
-            let is_directory = match self.is_directory(place, &entry) {
-                Ok(Some(is_directory)) => is_directory,
-                Err(error) if is_used_up(&error) => return Err(error),
-                _ => continue,
-            };
-            if let Some(name) = system::bytes_of(&name) {
-                listing.add(&name, is_directory);
+            match (self.is_directory(place, &entry), system::bytes_of(&name)) {
+                (Ok(Some(is_directory)), Some(name)) => names.push((name, is_directory)),
+                (Err(error), _) if !is_nothing(&error) => return Err(error),
+                _ => {}
             }
         }
-        let listing = Arc::new(listing.sort());
-        if let Some(identity) = identity.filter(|_| !has_links) {
-            *latest() = Some((identity, Arc::downgrade(&listing)));
-        }
-        Ok(listing)
+        names.sort_unstable();
+        let page = Response::new(listing::page(place.path(), &names).into());
+        let page = with(page, CONTENT_TYPE, "text/html; charset=utf-8");
+        Ok(with(page, CACHE_CONTROL, "no-store"))
     }
 
     /// Whether an entry of this directory is one, perhaps behind a link. `None` if it is no file either.
@@ -190,7 +142,7 @@ impl Root {
         if kind.is_symlink() {
             // From the root: it may lead out of this directory.
             let path = place.directory().join(entry.file_name());
-            if !self.rules.shows_hidden && self.leads_to_hidden(&path)? {
+            if self.hides(&self.directory.canonicalize(&path)?) {
                 return Ok(None);
             }
             kind = self.directory.metadata(path)?.file_type();
@@ -199,36 +151,38 @@ impl Root {
     }
 }
 
-/// Whether no descriptor is left.
-fn is_used_up(error: &io::Error) -> bool {
-    let code = error.raw_os_error();
-    code.is_some_and(|code| system::USED_UP.contains(&code))
+/// What is opened has to be what can be served.
+fn check(file: File, is_directory: bool) -> io::Result<File> {
+    let kind = file.metadata()?.file_type();
+    match (kind.is_dir(), kind.is_file()) {
+        (true, _) if !is_directory => Err(ErrorKind::IsADirectory.into()),
+        (false, false) => Err(ErrorKind::PermissionDenied.into()),
+        _ => Ok(file),
+    }
 }
 
-/// The file, if it is one, and what else was found. Reading the metadata of an open file does not block.
-pub(crate) fn examine(opened: io::Result<Opened>) -> (Option<File>, Found) {
-    let file = match opened {
-        Ok(Opened::File(file)) => Ok(file),
-        Ok(Opened::Directory) => return (None, Found::Directory),
-        Ok(Opened::Listing(entries)) => return (None, Found::Listing(entries)),
-        Err(error) => Err(error),
+fn content_type(path: &Path) -> HeaderValue {
+    let kind = mime_guess::from_path(path).first_or_octet_stream();
+    let charset = match kind.type_() == "text" {
+        true => "; charset=utf-8",
+        false => "",
     };
-    let examined = file.and_then(|file| {
-        let metadata = file.metadata()?;
-        system::make_blocking(&file)?;
-        Ok((file, metadata))
-    });
-    match examined {
-        Ok((file, metadata)) if metadata.is_file() => {
-            let found = Found::File {
-                length: metadata.len(),
-                modified: metadata.modified().ok(),
-                identity: system::identity(&metadata),
-            };
-            (Some(file), found)
-        }
-        Ok((_, metadata)) if metadata.is_dir() => (None, Found::Directory),
-        Err(error) if is_used_up(&error) => (None, Found::Busy),
-        _ => (None, Found::Nothing),
-    }
+    let kind = HeaderValue::try_from(format!("{kind}{charset}"));
+    kind.unwrap_or(HeaderValue::from_static("application/octet-stream"))
+}
+
+/// Whether an error says that nothing is there that can be served. After others, such as one of the disk, that is not known.
+fn is_nothing(error: &io::Error) -> bool {
+    let is_of_path = matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::PermissionDenied
+            | ErrorKind::InvalidInput
+    );
+    is_of_path
+        || error
+            .raw_os_error()
+            .is_some_and(|code| system::NO_FILE.contains(&code))
 }

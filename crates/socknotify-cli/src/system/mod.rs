@@ -13,9 +13,6 @@ pub(crate) use unix::*;
 #[cfg(windows)]
 pub(crate) use windows::*;
 
-/// The number of a file's device, its own there, and when it was changed.
-pub(crate) type Identity = (u64, u64, i128);
-
 /// What the system calls itself.
 pub(crate) struct System {
     pub(crate) os: String,

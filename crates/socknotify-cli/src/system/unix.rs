@@ -1,116 +1,78 @@
 //! Unix.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use cap_std::fs::Dir;
+use rustix::fs::{Mode, OFlags, fcntl_setfl, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-use super::{Identity, Limits, System};
+use super::{Limits, System};
 use crate::signals::Waker;
 
 /// Errors that say that no descriptor is left, for this process or for the whole system.
 pub(crate) const USED_UP: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.raw_os_error()];
 
-/// What a file to be served is opened with. What is a pipe must not keep the thread until somebody writes to it.
-pub(crate) const OPEN_FLAGS: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits() as i32;
+/// Errors of opening a path beside those of the standard library's kinds that say that nothing is there to serve: links in a circle,
+/// a name that is too long, and what is no file.
+pub(crate) const NO_FILE: [i32; 4] = [
+    Errno::LOOP.raw_os_error(),
+    Errno::NAMETOOLONG.raw_os_error(),
+    Errno::NXIO.raw_os_error(),
+    Errno::NODEV.raw_os_error(),
+];
 
-/// `openat2` — Opens a file beneath a directory, if the kernel has in memory what it needs for that, and no link is on the
-/// way that is not to be followed.
+/// What a directory on the way is opened with.
 #[cfg(target_os = "linux")]
-pub(crate) fn open_at_once(
-    root: impl AsFd,
-    path: &Path,
-    follows_links: bool,
-) -> Option<io::Result<File>> {
-    use rustix::fs::{Mode, ResolveFlags, openat2};
-
-    let flags = OFlags::from_bits_retain(OPEN_FLAGS as _) | OFlags::CLOEXEC;
-    let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
-    resolve.set(ResolveFlags::NO_SYMLINKS, !follows_links);
-    match openat2(root, path, flags, Mode::empty(), resolve) {
-        Ok(file) => Some(Ok(file.into())),
-        Err(Errno::NOENT) => Some(Err(io::ErrorKind::NotFound.into())),
-        // It is not in memory, there is a link, or the kernel is older than the call or the flag. Whatever else it is, it is again.
-        Err(_) => None,
-    }
-}
-
+const SEARCH: OFlags = OFlags::PATH;
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn open_at_once(
-    _root: impl AsFd,
-    _path: &Path,
-    _follows_links: bool,
-) -> Option<io::Result<File>> {
-    None
-}
+const SEARCH: OFlags = OFlags::RDONLY;
 
-/// `sendfile` — Sends a part of a file, as much as the socket takes. `None` if the system, or the file's, cannot.
-///
-/// It waits for the disk if the file is not in memory. It never waits for the peer: the socket does not block.
-#[cfg(target_os = "linux")]
-pub(crate) fn send_file(
-    socket: impl AsFd,
-    file: &File,
-    from: u64,
-    count: usize,
-) -> Option<io::Result<usize>> {
-    let mut offset = from;
-    match rustix::fs::sendfile(socket, file, Some(&mut offset), count) {
-        // A filter of system calls refuses it with EPERM.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => None,
-        sent => Some(sent.map_err(Into::into)),
+/// `openat` — Opens a file or a directory, name by name, and fails if one of them is a link. The path has no `..`.
+pub(crate) fn open_beneath(root: &Dir, path: &Path, is_directory: bool) -> io::Result<File> {
+    let directory = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // What is a pipe must not keep the thread until somebody writes to it.
+    let file = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut parent: Option<OwnedFd> = None;
+    let mut names = path.components().peekable();
+    while let Some(name) = names.next() {
+        let flags = match (names.peek(), is_directory) {
+            (Some(_), _) => SEARCH | directory,
+            (None, true) => directory,
+            (None, false) => file,
+        };
+        let at = parent.as_ref().map_or(root.as_fd(), |it| it.as_fd());
+        parent = Some(openat(at, name.as_os_str(), flags, Mode::empty())?);
     }
+    let opened = parent.ok_or(Errno::INVAL)?;
+    if !is_directory {
+        // Some file systems would say that a read has to wait.
+        fcntl_setfl(&opened, OFlags::empty())?;
+    }
+    Ok(opened.into())
 }
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn send_file(
-    _socket: impl AsFd,
-    _file: &File,
-    _from: u64,
-    _count: usize,
-) -> Option<io::Result<usize>> {
-    None
-}
-
-/// Opens a log to append to it. A pipe that nobody has open for reading is refused (`ENXIO`), and no write to one waits.
+/// Opens a log to append to it. A pipe that nobody has open for reading is refused (`ENXIO`).
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     let mut options = File::options();
-    options.append(true).create(true).custom_flags(OPEN_FLAGS);
-    options.open(path)
-}
-
-/// `poll` — Waits until a file takes something, or fails, at most for this time.
-pub(crate) fn takes_more(file: &File, time: Duration) -> bool {
-    let time = Timespec::try_from(time).ok();
-    let mut files = [PollFd::new(file, PollFlags::OUT)];
-    // If it was interrupted, it is called again.
-    poll(&mut files, time.as_ref()).is_ok_and(|count| count > 0)
-}
-
-/// Undoes what it was opened with: an operation on a file waits for the disk.
-pub(crate) fn make_blocking(file: &File) -> io::Result<()> {
-    let flags = fcntl_getfl(file)?;
-    Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
-}
-
-/// `pread` — Reads from a file. `None` if the system cannot read so from this one.
-pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Option<io::Result<usize>> {
-    Some(file.read_at(buffer, offset))
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+    options.append(true).create(true).custom_flags(flags as i32);
+    let file = options.open(path)?;
+    // A write waits for a reader that is slow.
+    fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(file)
 }
 
 /// A path of these bytes. `None` if none can have them.
@@ -121,13 +83,6 @@ pub(crate) fn path_of(bytes: Vec<u8>) -> Option<PathBuf> {
 /// The bytes of a name. `None` if it stands in no URL.
 pub(crate) fn bytes_of(name: &OsStr) -> Option<Vec<u8>> {
     Some(name.as_bytes().to_vec())
-}
-
-/// What changes whenever another file comes in the place of one, or its bytes change, also if its time is set back. `None`
-/// if nothing does.
-pub(crate) fn identity(file: &Metadata) -> Option<Identity> {
-    let changed = i128::from(file.ctime()) * 1_000_000_000 + i128::from(file.ctime_nsec());
-    Some((file.dev(), file.ino(), changed))
 }
 
 pub(crate) fn name() -> System {

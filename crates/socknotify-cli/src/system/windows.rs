@@ -1,59 +1,42 @@
 //! Windows, whose handles have no limit that a program comes near.
 
 use std::ffi::OsStr;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use cap_std::fs::Dir;
 use windows_version::OsVersion;
 
-use super::{Identity, Limits, System};
+use super::{Limits, System};
 use crate::signals::Waker;
 
 /// `WSAEMFILE`, `ERROR_TOO_MANY_OPEN_FILES`
 pub(crate) const USED_UP: [i32; 2] = [10024, 4];
 
-/// What a file to be served is opened with: `FILE_FLAG_OVERLAPPED`
-pub(crate) const OPEN_FLAGS: u32 = 0x4000_0000;
+/// `ERROR_INVALID_NAME`, `ERROR_BAD_PATHNAME`, `ERROR_FILENAME_EXCED_RANGE`, `ERROR_CANT_RESOLVE_FILENAME`
+pub(crate) const NO_FILE: [i32; 4] = [123, 161, 206, 1921];
 
-/// No call promises not to block.
-pub(crate) fn open_at_once<D>(
-    _root: D,
-    _path: &Path,
-    _follows_links: bool,
-) -> Option<io::Result<File>> {
-    None
-}
-
-pub(crate) fn send_file<S>(
-    _socket: S,
-    _file: &File,
-    _from: u64,
-    _count: usize,
-) -> Option<io::Result<usize>> {
-    None
+/// Opens a file or a directory, and fails if a link is on the way.
+pub(crate) fn open_beneath(root: &Dir, path: &Path, is_directory: bool) -> io::Result<File> {
+    // There is no call for it. Whoever may make links can change one here.
+    let real = root.canonicalize(path)?;
+    if real != path && path != Path::new(".") {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    match is_directory {
+        true => Ok(root.open_dir(path)?.into_std_file()),
+        // A directory is not opened as if it were a file.
+        false if root.metadata(path)?.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        false => Ok(root.open(path)?.into_std()),
+    }
 }
 
 /// Opens a log to append to it.
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).open(path)
-}
-
-/// A file does whenever it is asked to.
-pub(crate) fn takes_more(_file: &File, _time: Duration) -> bool {
-    true
-}
-
-pub(crate) fn make_blocking(_file: &File) -> io::Result<()> {
-    Ok(())
-}
-
-/// An operation on a file completes elsewhere.
-pub(crate) fn read_at(_file: &File, _buffer: &mut [u8], _offset: u64) -> Option<io::Result<usize>> {
-    None
 }
 
 /// A path is text.
@@ -63,11 +46,6 @@ pub(crate) fn path_of(bytes: Vec<u8>) -> Option<PathBuf> {
 
 pub(crate) fn bytes_of(name: &OsStr) -> Option<Vec<u8>> {
     Some(name.to_str()?.as_bytes().to_vec())
-}
-
-/// Times can be set.
-pub(crate) fn identity(_file: &Metadata) -> Option<Identity> {
-    None
 }
 
 pub(crate) fn name() -> System {

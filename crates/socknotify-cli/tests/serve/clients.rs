@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use crate::program::{PATIENCE, eventually};
+use crate::program::PATIENCE;
 
 pub(crate) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -44,6 +44,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// The value of the header with this name, in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let value = |line: &'_ str| line.to_lowercase().starts_with(&format!("{name}: "));
+        let line = self.headers.iter().find(|line| value(line))?;
+        Some(&line[name.len() + 2..])
+    }
+
     pub(crate) fn has(&self, header: &str) -> bool {
         self.headers
             .iter()
@@ -81,10 +88,8 @@ impl HttpClient {
     /// The answer with this head, and its body.
     pub(crate) fn body(&mut self, head: &Answer) -> io::Result<Answer> {
         let mut answer = head.clone();
-        let length = answer.headers.iter().find_map(|header| {
-            let value = header.strip_prefix("Content-Length: ")?;
-            value.parse().ok()
-        });
+        let length = answer.header("content-length");
+        let length = length.and_then(|length| length.parse().ok());
         let mut body = vec![0; length.unwrap_or(0)];
         self.stream.read_exact(&mut body)?;
         answer.body = String::from_utf8(body).map_err(io::Error::other)?;
@@ -126,15 +131,4 @@ pub(crate) fn stats(address: SocketAddr) -> io::Result<Value> {
     let answer = client.request("GET /stats HTTP/1.1\r\nHost: a\r\n\r\n")?;
     assert!(answer.has("Content-Type: application/json"), "{answer:?}");
     Ok(serde_json::from_str(&answer.body)?)
-}
-
-/// Waits until it tells that so many clients were dropped for this reason. A thread tells what it has counted after its
-/// turn.
-pub(crate) fn dropped(address: SocketAddr, reason: &str, count: u64) -> io::Result<()> {
-    eventually(reason, || {
-        let stats = stats(address)?;
-        let dropped = stats["dropped"][reason].as_u64();
-        assert!(dropped <= Some(count), "{stats}");
-        Ok(dropped == Some(count))
-    })
 }

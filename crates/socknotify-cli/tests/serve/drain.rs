@@ -65,62 +65,12 @@ fn requests_that_have_come_before_the_end_are_answered() -> io::Result<()> {
 }
 
 #[test]
-fn what_is_not_finished_in_time_is_cut_off_and_counted() -> io::Result<()> {
+fn what_is_not_finished_in_time_is_cut_off() -> io::Result<()> {
     let server = Server::start("http", &["--grace", "0.2"])?;
     let (_idle, mut busy) = two_clients(&server)?;
     let summary = server.stop()?;
     assert!(busy.is_at_end()?, "{summary}");
-    assert!(summary.contains("cut off                 1"), "{summary}");
     Ok(())
-}
-
-/// A system that takes less of the answers than all of them shows less.
-#[cfg(target_os = "linux")]
-#[test]
-fn what_was_answered_before_the_cut_gets_there() -> io::Result<()> {
-    // The server is there for half a second after that.
-    crate::program::one_of_three(answer_before_the_cut)
-}
-
-#[cfg(target_os = "linux")]
-fn answer_before_the_cut() -> io::Result<()> {
-    const REQUESTS: usize = 2000;
-    let server = Server::start("http", &["--grace", "0.2"])?;
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
-    // Most answers wait in the server's socket.
-    socket.set_recv_buffer_size(4096)?;
-    socket.connect(&server.address.into())?;
-    let mut client = HttpClient::on(socket.into())?;
-    client.send(&format!("{}GET / HTTP/1.1\r\nA: ", GET.repeat(REQUESTS)))?;
-    client.answer()?;
-    eventually("all are answered", || {
-        let requests = crate::clients::stats(server.address)?["requests"].as_u64();
-        Ok(requests >= Some(REQUESTS as u64))
-    })?;
-    let port = client.stream.get_ref().local_addr()?.port();
-    server.interrupt()?;
-    // Its request is never complete, and it sends on when it is cut off. If that is not seen in time, the test shows less.
-    let is_cut_off = || has_ended(server.address.port(), port);
-    while client.send("a").is_ok() && !is_cut_off()? {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    client.send("a")?;
-    for _ in 1..REQUESTS {
-        assert_eq!(client.answer()?.body, "Hello, world!\n");
-    }
-    assert!(client.is_at_end()?);
-    let (_, summary) = server.ended()?;
-    assert!(summary.contains("cut off                 1"), "{summary}");
-    Ok(())
-}
-
-/// Whether the first port's side of a connection on loopback has said that nothing more comes of it, or is gone.
-#[cfg(target_os = "linux")]
-fn has_ended(port: u16, peer: u16) -> io::Result<bool> {
-    let sockets = std::fs::read_to_string("/proc/net/tcp")?;
-    let ends = format!("0100007F:{port:04X} 0100007F:{peer:04X} ");
-    // The state is ESTABLISHED.
-    Ok(!sockets.contains(&format!("{ends}01 ")))
 }
 
 /// The process is gone by the grace and a second, whatever clients do: these are sent something, and do not close.
@@ -135,32 +85,11 @@ fn clients_that_stay_do_not_keep_the_end() -> io::Result<()> {
         let begin = Instant::now();
         let summary = server.stop()?;
         let time = begin.elapsed();
-        assert!(summary.contains("cut off                 1"), "{summary}");
         match time < Duration::from_millis(1200) {
             true => Ok(()),
-            false => Err(io::Error::other(format!("it took {time:?}"))),
+            false => Err(io::Error::other(format!("it took {time:?}: {summary}"))),
         }
     })
-}
-
-/// A reader of standard output that does not read, and has not read what came before.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_summary_that_nobody_takes_does_not_keep_the_end() -> io::Result<()> {
-    use std::io::Write;
-
-    let mut server = Server::start("http", &["--grace", "0.2"])?;
-    let output = server.output()?;
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&output));
-    let mut full = std::fs::File::options().write(true).open(path)?;
-    rustix::fs::fcntl_setfl(&full, rustix::fs::OFlags::NONBLOCK)?;
-    while full.write(b"x").is_ok() {}
-    server.interrupt()?;
-    eventually("it ends", || Ok(server.process.try_wait()?.is_some()))?;
-    let status = server.process.wait()?;
-    assert_eq!(status.code(), Some(1));
-    drop(output);
-    Ok(())
 }
 
 /// Until then the server drains, and the listener is closed.
@@ -168,41 +97,6 @@ fn until_draining(server: &Server) -> io::Result<()> {
     eventually("it accepts nothing more", || {
         Ok(TcpStream::connect(server.address).is_err())
     })
-}
-
-#[test]
-fn what_has_come_before_the_last_answer_is_answered_and_that_one_says_so() -> io::Result<()> {
-    const REQUESTS: usize = 2000;
-    // In half of this time it says that it ends; a client that is slow has the other half to read what was answered before.
-    let server = Server::start("http", &["--grace", "12"])?;
-    let mut client = HttpClient::connect(server.address)?;
-    // The first answer tells that the beginning of the last request was seen, too.
-    let (first, last) = GET.split_at(10);
-    assert_eq!(client.request(&format!("{GET}{first}"))?.status, 200);
-    server.interrupt()?;
-    until_draining(&server)?;
-    client.send(&format!("{last}{}", GET.repeat(REQUESTS - 1)))?;
-    // It sends on, though nobody listens: what was answered comes all the same.
-    let mut sender = client.stream.get_ref().try_clone()?;
-    let sending = std::thread::spawn(move || {
-        let more = GET.repeat(1000);
-        while io::Write::write_all(&mut sender, more.as_bytes()).is_ok() {}
-    });
-    let mut answers = 0;
-    loop {
-        let answer = client.answer()?;
-        assert_eq!(answer.body, "Hello, world!\n");
-        answers += 1;
-        if answer.has("Connection: close") {
-            break;
-        }
-    }
-    assert!(answers >= REQUESTS, "{answers}");
-    assert!(client.is_at_end()?);
-    let (status, summary) = server.ended()?;
-    assert_eq!(status.code(), Some(0), "{summary}");
-    sending.join().expect("no panic");
-    Ok(())
 }
 
 /// It takes a process that is stopped for a while.
@@ -306,15 +200,14 @@ fn log_to_pipe(directory: &tempfile::TempDir) -> io::Result<(std::path::PathBuf,
 #[cfg(target_os = "linux")]
 #[test]
 fn an_access_log_that_nobody_reads_keeps_nobody_waiting() -> io::Result<()> {
-    const REQUESTS: usize = 1200;
+    const REQUESTS: usize = 10_000;
     let directory = tempfile::tempdir()?;
     let (path, reader) = log_to_pipe(&directory)?;
     let log = path.to_str().expect("a name");
     let server = Server::start("http", &["--grace", "0.2", "--access-log", log])?;
     let mut client = HttpClient::connect(server.address)?;
-    let name = "a".repeat(7000);
     for _ in 0..REQUESTS {
-        client.request(&format!("GET /{name} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        client.request(GET)?;
     }
     // The thread that writes it is stuck, and is to open it again.
     server.signal(rustix::process::Signal::HUP)?;
@@ -324,7 +217,7 @@ fn an_access_log_that_nobody_reads_keeps_nobody_waiting() -> io::Result<()> {
     let (status, summary) = server.ended()?;
     assert_eq!(status.code(), Some(0), "{summary}");
     assert!(summary.contains("not logged"), "{summary}");
-    assert!(summary.contains("requests               1201"), "{summary}");
+    assert!(summary.contains("requests              10001"), "{summary}");
     drop(reader);
     Ok(())
 }
@@ -342,22 +235,8 @@ fn a_signal_is_obeyed_though_nobody_has_the_access_log_open() -> io::Result<()> 
     let mut client = HttpClient::connect(server.address)?;
     client.request(GET)?;
     drop(client);
-    assert!(server.stop()?.contains("not logged                1"));
-    // At the start that is an error.
-    let mut refused = std::process::Command::new(crate::program::PROGRAM);
-    refused.args([
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--mode",
-        "http",
-        "--access-log",
-        log,
-    ]);
-    let refused = refused.output()?;
-    assert_eq!(refused.status.code(), Some(1));
-    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(error.contains(log), "{error}");
+    let summary = server.stop()?;
+    assert!(summary.contains("not logged                1"), "{summary}");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::clients::{self, GET, HttpClient, dropped};
+use crate::clients::{self, GET, HttpClient};
 use crate::program::{Server, eventually};
 
 #[test]
@@ -74,23 +74,21 @@ fn figures_are_json() -> io::Result<()> {
     let server = Server::start("http", &[])?;
     let mut client = HttpClient::connect(server.address)?;
     client.request(GET)?;
-    // A thread tells what it has counted after its turn. Here, each connection has one request.
+    assert_eq!(client.request("nonsense\r\n\r\n")?.status, 400);
     let mut stats = Value::Null;
-    eventually("all requests are counted", || {
+    // What was answered is counted a moment after it.
+    eventually("both requests are counted", || {
         stats = clients::stats(server.address)?;
-        Ok(stats["requests"] == stats["accepted"] && stats["requests"].as_u64() >= Some(2))
+        Ok(stats["requests"].as_u64() >= Some(2))
     })?;
-    assert!(stats["open"].as_u64() >= Some(2), "{stats}");
-    assert_eq!(stats["dropped"]["garbage"], 0, "{stats}");
-    for name in ["notifications", "dequeues"] {
-        assert!(stats[name].as_u64() > Some(0), "{stats}");
+    assert_eq!(stats["client_errors"], 1, "{stats}");
+    for name in ["connections", "threads"] {
+        assert!(stats[name].as_u64() >= Some(1), "{stats}");
     }
-    let head = client.request("HEAD /stats HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    // No body comes, and so there is less than the length says.
-    assert_eq!(
-        head.map_err(|error| error.kind()).err(),
-        Some(io::ErrorKind::UnexpectedEof)
-    );
+    let mut client = HttpClient::connect(server.address)?;
+    client.send("HEAD /stats HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    assert_eq!(client.head()?.status, 200);
+    assert!(client.is_at_end()?);
     server.stop()?;
     Ok(())
 }
@@ -101,35 +99,24 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
     let large = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "a".repeat(17_000));
     // Still sending when the refusal comes: it has to get there all the same.
     let endless = format!("GET / HTTP/1.1\r\nHost: {}", "a".repeat(1_000_000));
-    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
     for (text, status) in [
         ("nonsense\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: a b/\r\n\r\n", 400),
-        (
-            "GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=0-0\r\nRange: bytes=1-1\r\n\r\n",
-            400,
-        ),
         ("GET a/b://x/a.txt HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("GET /a b HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
         (&*large, 431),
         (&*endless, 431),
-        (chunked, 411),
     ] {
         let mut client = HttpClient::connect(server.address)?;
         let answer = client.request(text)?;
         assert_eq!(answer.status, status);
         assert!(answer.has("Connection: close"), "{answer:?}");
-        assert!(
-            answer.headers.iter().any(|it| it.starts_with("Date: ")),
-            "{answer:?}"
-        );
+        assert!(answer.header("date").is_some(), "{answer:?}");
         assert!(answer.body.starts_with(&status.to_string()), "{answer:?}");
         assert!(client.is_at_end()?);
     }
-    dropped(server.address, "garbage", 8)?;
-    dropped(server.address, "too_large", 2)?;
     server.stop()?;
     Ok(())
 }
@@ -173,11 +160,6 @@ fn nobody_is_asked_for_the_body_of_what_is_not_allowed() -> io::Result<()> {
         );
         assert!(client.is_at_end()?);
     }
-    let mut client = HttpClient::connect(server.address)?;
-    client.send(&head.replace("POST", "GET"))?;
-    assert_eq!(client.head()?.status, 100);
-    assert_eq!(client.request("abc")?.status, 200);
-    dropped(server.address, "garbage", 0)?;
     server.stop()?;
     Ok(())
 }

@@ -43,14 +43,6 @@ impl Server {
         signal(&self.process, which)
     }
 
-    /// The end of its standard output that the test has.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn output(&self) -> io::Result<std::os::fd::OwnedFd> {
-        use std::os::fd::AsFd;
-
-        self.stdout.get_ref().as_fd().try_clone_to_owned()
-    }
-
     /// How many descriptors it has.
     #[cfg(target_os = "linux")]
     pub(crate) fn descriptors(&self) -> io::Result<usize> {

@@ -118,7 +118,7 @@ fn a_new_server_keeps_its_path_when_the_old_one_has_drained() -> io::Result<()> 
     client.write_all(b"/ HTTP/1.1\r\nHost: a\r\n\r\n")?;
     let mut answers = String::new();
     client.read_to_string(&mut answers)?;
-    assert!(answers.contains("Connection: close"), "{answers}");
+    assert!(answers.contains("connection: close"), "{answers}");
     drop(client);
     let (status, summary) = old.ended()?;
     assert_eq!(status.code(), Some(0), "{summary}");
