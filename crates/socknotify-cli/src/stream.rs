@@ -61,11 +61,3 @@ impl Source for Stream {
         each!(self, socket => socket.socket())
     }
 }
-
-/// Whether the same can be tried again when the socket is ready.
-pub(crate) fn is_for_later(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
-}

@@ -22,9 +22,6 @@ use signal_hook::{flag, low_level};
 use super::{Limits, System};
 use crate::signals::Waker;
 
-/// Errors that say that no descriptor is left, for this process or for the whole system.
-pub(crate) const USED_UP: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.raw_os_error()];
-
 /// Errors of opening a path beside those of the standard library's kinds that say that nothing is there to serve: links in a circle,
 /// a name that is too long, and what is no file.
 pub(crate) const NO_FILE: [i32; 4] = [

@@ -13,9 +13,6 @@ use windows_version::OsVersion;
 use super::{Limits, System};
 use crate::signals::Waker;
 
-/// `WSAEMFILE`, `ERROR_TOO_MANY_OPEN_FILES`
-pub(crate) const USED_UP: [i32; 2] = [10024, 4];
-
 /// `ERROR_INVALID_NAME`, `ERROR_BAD_PATHNAME`, `ERROR_FILENAME_EXCED_RANGE`, `ERROR_CANT_RESOLVE_FILENAME`
 pub(crate) const NO_FILE: [i32; 4] = [123, 161, 206, 1921];
 
