@@ -5,9 +5,8 @@
 //!
 //! ```toml
 //! [dependencies]
-//! socknotify-async = { version = "0.1", features = ["hyper"] }
+//! socknotify-async = { version = "0.1", features = ["serve"] }
 //! axum = { version = "0.8", default-features = false, features = ["http1", "tokio", "ws"] }
-//! hyper-util = { version = "0.1", features = ["server-auto", "server-graceful", "service"] }
 //! rusqlite = { version = "0.37", features = ["bundled"] }
 //! signal-hook = "0.3"
 //! tokio = { version = "1", features = ["macros", "rt-multi-thread", "sync", "time"] }
@@ -26,20 +25,17 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Extension, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::routing::get;
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use rusqlite::Connection;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use socknotify_async::hyper_rt::{Executor, Timer};
-use socknotify_async::{Async, Handle, Runtime, TcpListener, interval, sleep, spawn, timeout};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use socknotify_async::hyper_rt::{here, serve};
+use socknotify_async::{Async, Runtime, TcpListener, interval};
+use tokio::sync::broadcast;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::{Stream, StreamExt};
 
@@ -54,7 +50,6 @@ struct Service {
     database: Arc<Mutex<Connection>>,
     /// New notes. `None` when the service ends, which ends the streams of who listens.
     news: Arc<Mutex<Option<broadcast::Sender<String>>>>,
-    runtime: Handle,
 }
 
 #[allow(dead_code, reason = "not in the tests")]
@@ -85,23 +80,27 @@ pub fn run(address: &str, database: &str) -> Result<(), Box<dyn Error>> {
     let service = Service {
         database: Arc::new(Mutex::new(open(database)?)),
         news: Arc::new(Mutex::new(Some(broadcast::channel(100).0))),
-        runtime: runtime.handle().clone(),
     };
     let cleanup = runtime.spawn(clean_up(service.clone()));
     runtime.block_on(async {
         let signals = signals()?;
         let listener = TcpListener::bind(address)?;
         println!("serving on {}", listener.local_addr()?);
-        let connections = GracefulShutdown::new();
-        tokio::select! {
-            signal = signals.readable() => signal?,
-            () = accept(listener, &service, &connections) => {}
-        }
-        // The listener is closed. Those who listen get the end of their streams, and requests are answered.
-        cleanup.abort();
-        drop(lock(&service.news).take());
-        if timeout(GRACE, connections.shutdown()).await.is_err() {
-            eprintln!("some connections have not ended in time");
+        let end = async {
+            if let Err(error) = signals.readable().await {
+                eprintln!("signals: {error}");
+            }
+            // Those who listen get the end of their streams.
+            cleanup.abort();
+            drop(lock(&service.news).take());
+        };
+        // Who does not send a whole request in the same time is disconnected.
+        let server = serve(listener, router(service.clone()))
+            .connections(CONNECTIONS)
+            .head_time(GRACE);
+        let left = server.until(end, GRACE).await;
+        if left > 0 {
+            eprintln!("{left} connections have not ended in time");
         }
         io::Result::Ok(())
     })?;
@@ -118,37 +117,6 @@ fn signals() -> io::Result<Async<UnixStream>> {
         signal_hook::low_level::pipe::register(signal, writes.try_clone()?)?;
     }
     Async::new(reads)
-}
-
-/// Serves each connection in a task of its own.
-async fn accept(listener: TcpListener, service: &Service, connections: &GracefulShutdown) {
-    let router = router(service.clone());
-    let limit = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(permit) = Arc::clone(&limit).acquire_owned().await else {
-            return; // It is closed by nobody.
-        };
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, say.
-            sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let _ = stream.set_nodelay(true);
-        let watcher = connections.watcher();
-        // A websocket keeps it, too.
-        let router = router.clone().layer(Extension(Arc::new(permit)));
-        let router = TowerToHyperService::new(router);
-        drop(spawn(async move {
-            let mut server = auto::Builder::new(Executor);
-            // Who does not send a whole request within this time is disconnected.
-            server.http1().timer(Timer).header_read_timeout(GRACE);
-            server.http2().timer(Timer);
-            let connection = server.serve_connection_with_upgrades(stream, router);
-            if let Err(error) = watcher.watch(connection).await {
-                eprintln!("connection: {error}");
-            }
-        }));
-    }
 }
 
 fn router(service: Service) -> Router {
@@ -224,17 +192,11 @@ async fn events(
 }
 
 /// What comes is a note; and each note goes to who is connected.
-async fn socket(
-    State(service): State<Service>,
-    Extension(permit): Extension<Arc<OwnedSemaphorePermit>>,
-    upgrade: WebSocketUpgrade,
-) -> Response {
-    upgrade.on_upgrade(async move |socket| {
-        // This runs on tokio's thread, where nothing may block.
-        let runtime = service.runtime.clone();
-        let _ = runtime.spawn(exchange(service, socket)).await;
-        drop(permit);
-    })
+async fn socket(State(service): State<Service>, upgrade: WebSocketUpgrade) -> Response {
+    // Here, and not on tokio's thread, where nothing may block.
+    upgrade.on_upgrade(here(async |socket| {
+        let _ = exchange(service, socket).await;
+    }))
 }
 
 async fn exchange(service: Service, mut socket: WebSocket) -> Result<(), axum::Error> {

@@ -69,7 +69,8 @@ pub(crate) fn current() -> Option<Arc<Shared>> {
 #[track_caller]
 pub(crate) fn expect() -> Arc<Shared> {
     current().expect(
-        "there is no socknotify_async runtime here: use `Runtime::block_on`, `spawn` or `enter`",
+        "there is no socknotify_async runtime here: use `Runtime::block_on`, `spawn` or `enter`. A task that another runtime \
+         spawned, as tokio for `axum::serve` or tonic, is in none: see `hyper_rt::serve`",
     )
 }
 

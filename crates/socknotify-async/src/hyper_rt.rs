@@ -29,6 +29,9 @@
 //! # }
 //! ```
 
+#[cfg(feature = "serve")]
+mod serve;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -36,6 +39,33 @@ use std::time::{Duration, Instant};
 use hyper::rt;
 
 use crate::{Handle, Sleep};
+
+#[cfg(feature = "serve")]
+pub use serve::{Peer, Serve, serve};
+
+/// Has a function's future run on the current runtime, wherever the function is called.
+///
+/// For callbacks that another runtime runs, such as that of axum's `WebSocketUpgrade::on_upgrade`, which is a task of tokio's:
+/// `upgrade.on_upgrade(here(exchange))`. There nothing may block, and sockets and timers of this crate panic.
+///
+/// If the runtime has ended, the future is dropped.
+///
+/// # Panics
+///
+/// Where there is no runtime.
+#[track_caller]
+pub fn here<A, R>(
+    function: impl FnOnce(A) -> R,
+) -> impl FnOnce(A) -> Pin<Box<dyn Future<Output = ()> + Send>>
+where
+    R: Future<Output = ()> + Send + 'static,
+{
+    let runtime = Handle::current();
+    move |argument| {
+        let task = runtime.spawn(function(argument));
+        Box::pin(async { drop(task.await) })
+    }
+}
 
 /// Spawns hyper's tasks on the current runtime.
 ///

@@ -95,18 +95,18 @@
 //! # Other crates
 //!
 //! Streams have the traits of `futures-io`; with the feature `hyper` those of `hyper::rt`, and with `tokio` tokio's `AsyncRead`
-//! and `AsyncWrite`. tokio's runtime is no part of it. `socknotify-async-examples` has a whole service to copy: axum, a
+//! and `AsyncWrite`. The feature `serve` has an HTTP server for axum and other services of tower. tokio's runtime is no part of it. `socknotify-async-examples` has a whole service to copy: axum, a
 //! database that is called directly, websockets, events, and a graceful end.
 //!
 //! | for | runs as it is |
 //! |---|---|
-//! | HTTP/1 and HTTP/2 | hyper; an axum `Router`, by `TowerToHyperService`; hyper-util's auto server and pooled client; async-h1; isahc |
+//! | HTTP/1 and HTTP/2 | an axum `Router`, by `hyper_rt::serve` (feature `serve`); hyper; hyper-util's auto server and pooled client; async-h1; isahc |
 //! | TLS, websockets | futures-rustls and tokio-rustls; async-tungstenite and tokio-tungstenite |
 //! | channels, locks, `select!`, `join!` | those of futures, and `tokio::sync`, `tokio::select!`, `tokio::join!` |
 //! | groups of tasks, cancellation | [`JoinSet`], [`AbortHandle`]; `TaskTracker` and `CancellationToken` of tokio-util |
 //! | tasks that are not `Send` | `LocalSet` and `spawn_local` of tokio, in [`Runtime::block_on`]: they run on that thread |
 //! | signals | signal-hook: [`Async::readable`] on a pair of sockets, one of which it writes to |
-//! | a graceful end | hyper-util's `GracefulShutdown`, then [`Runtime::shutdown`] |
+//! | a graceful end | that of `hyper_rt::serve`, or hyper-util's `GracefulShutdown`; then [`Runtime::shutdown`] |
 //! | databases, files, processes | anything that blocks; sqlx's SQLite with its feature `runtime-async-std` |
 //! | QUIC | quinn with its feature `runtime-smol` |
 //! | sockets, timers, files and processes of smol | async-io, async-net, async-fs, async-process: their own threads wait for them |
@@ -116,7 +116,7 @@
 //! | `tokio::spawn`, `tokio::time`, `tokio::net`, `axum::serve`, axum's `WebSocketUpgrade` and `Sse::keep_alive`; reqwest, tower-http's timeout, rumqttc | [`Builder::inside`], for all tasks, or async-compat around one future |
 //!
 //! What then uses tokio's sockets and timers costs a switch to its thread for each wake. A task of `tokio::spawn` runs there,
-//! where it may not block: have it await one that was spawned here.
+//! where it may not block: have it await one that was spawned here, as `hyper_rt::here` does for the callbacks of websockets.
 #![cfg_attr(not(any(feature = "hyper", feature = "tokio")), forbid(unsafe_code))]
 #![deny(unsafe_code)]
 
