@@ -1,6 +1,8 @@
 //! What a thread is to a runtime: which one is current, and whether it is one of its threads.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -11,10 +13,8 @@ use crate::shared::Shared;
 pub(crate) enum Doing {
     /// It looks at all lists before it waits.
     Looking,
-    /// It polls a task.
+    /// It polls a task, or drops one.
     Polling,
-    /// It drops a task that has not ended.
-    Dropping,
     /// It runs code of anyone's in no task: wakers, and what is dropped of a task that has ended.
     Calling,
 }
@@ -138,6 +138,31 @@ pub(crate) fn in_role<R>(role: Option<Role>, run: impl FnOnce() -> R) -> R {
     let _restores = Restores(any_role());
     set_role(role);
     run()
+}
+
+/// Code of anyone's, which drops something, and does not panic.
+type Drops = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// What comes next, while one of them runs. It has no destructor, after which a thread that ends would have none.
+    static IN_TURN: Cell<Option<ManuallyDrop<VecDeque<Drops>>>> = const { Cell::new(None) };
+}
+
+/// Run this; or if this is called in such code, later, when that is over: so it takes no stack.
+pub(crate) fn drop_in_turn(drops: Drops) {
+    if let Some(mut turns) = IN_TURN.take() {
+        turns.push_back(drops);
+        return IN_TURN.set(Some(turns));
+    }
+    let mut turns = VecDeque::from([drops]);
+    while let Some(next) = turns.pop_front() {
+        IN_TURN.set(Some(ManuallyDrop::new(turns)));
+        next();
+        turns = IN_TURN
+            .take()
+            .map(ManuallyDrop::into_inner)
+            .unwrap_or_default();
+    }
 }
 
 /// The future is gone of the task that this thread polls or drops: what else is dropped, or woken, is in no task.

@@ -374,12 +374,12 @@ impl Files {
         true
     }
 
-    /// Every operation that waits fails.
-    pub(crate) fn close(&self) {
+    /// Every operation that waits fails. Tasks of anyone else's come to `foreign`.
+    pub(crate) fn close(&self, foreign: &mut Vec<Waker>) {
         let all = lock(&self.0).take();
         for (_, state) in all.into_iter().flatten() {
             if let State::Begun(Some(waiter)) = state {
-                waiter.wake();
+                waiter.wake_own(foreign);
             }
         }
     }

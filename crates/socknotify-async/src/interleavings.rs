@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
@@ -132,6 +132,97 @@ fn interleavings_what_a_task_puts_in_before_it_blocks_runs_elsewhere() {
         let runs = model.runs.each_ref().map(|it| it.load(Ordering::SeqCst));
         assert_eq!(runs, [1, 1, 0]);
     });
+}
+
+/// A runtime that ends, whose other threads have ended, or block.
+struct Ending {
+    queue: Queue<usize>,
+    count: AtomicUsize,
+    is_closed: AtomicBool,
+    is_awaited: AtomicBool,
+    lock: Mutex<()>,
+    ended: Condvar,
+}
+
+impl Ending {
+    fn spawn(&self, task: usize) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        // The checker takes `SeqCst` for less, but in fences.
+        fence(Ordering::SeqCst);
+        if self.is_closed.load(Ordering::SeqCst) {
+            return self.task_ends();
+        }
+        self.queue.put(None, task);
+        if self.queue.call(Call::Now) {
+            // There is no port.
+            self.queue.answer(Call::Now);
+        }
+        if self.is_closed.load(Ordering::SeqCst) {
+            self.on_ended();
+        }
+    }
+
+    fn task_ends(&self) {
+        if self.count.fetch_sub(1, Ordering::SeqCst) <= 2 {
+            fence(Ordering::SeqCst);
+            self.on_ended();
+        }
+    }
+
+    fn on_ended(&self) {
+        if self.is_awaited.load(Ordering::SeqCst) {
+            drop(self.lock.lock().unwrap());
+            self.ended.notify_all();
+        }
+    }
+
+    fn end(&self) {
+        self.is_closed.swap(true, Ordering::SeqCst);
+        if self.queue.call(Call::Now) {
+            self.queue.answer(Call::Now);
+        }
+        loop {
+            while self.queue.take(0).is_some() {
+                self.task_ends();
+            }
+            let is_last = || self.count.load(Ordering::SeqCst) == 0;
+            if is_last() {
+                break;
+            }
+            self.is_awaited.store(true, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let mut guard = self.lock.lock().unwrap();
+            while !is_last() && self.queue.is_empty() {
+                guard = self.ended.wait(guard).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn interleavings_what_is_spawned_as_a_runtime_ends_is_dropped() {
+    for spawns in [1, 2] {
+        explore(move || {
+            let ending = Arc::new(Ending {
+                queue: Queue::new(1),
+                count: AtomicUsize::new(0),
+                is_closed: AtomicBool::new(false),
+                is_awaited: AtomicBool::new(false),
+                lock: Mutex::new(()),
+                ended: Condvar::new(),
+            });
+            let others: Vec<_> = (0..spawns)
+                .map(|task| {
+                    let ending = Arc::clone(&ending);
+                    thread::spawn(move || ending.spawn(task))
+                })
+                .collect();
+            ending.end();
+            others.into_iter().for_each(|it| it.join().unwrap());
+            assert!(ending.queue.is_empty());
+            assert_eq!(ending.count.load(Ordering::SeqCst), 0);
+        });
+    }
 }
 
 /// Counts its wake-ups.

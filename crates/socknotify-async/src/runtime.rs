@@ -105,20 +105,24 @@ impl Runtime {
     ///
     /// Called in one of the runtime's own tasks, it waits for the others, and until the other threads run nothing any more;
     /// their thread-locals may be dropped later.
+    ///
+    /// Called in a closure that the [builder](Builder::inside) was given, or where one of the runtime's threads drops its
+    /// thread-locals, it cancels the tasks, too. But it waits for the thread that it is called in, until the time is over, and
+    /// returns false: drop the runtime there instead, which waits for nothing.
     pub fn shutdown(self, time: Duration) -> bool {
         let shared = &self.handle.0;
         if !shared.is_here() {
             return false;
         }
         let has_ended = shared.block(|| shared.wait_for_tasks(time));
-        shared.close();
+        shared.close(shared.own_tasks());
         shared.block(|| shared.wait_for_threads(time)) && has_ended
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.handle.0.close();
+        self.handle.0.close(0);
     }
 }
 
@@ -207,7 +211,7 @@ impl Handle {
         self.0.tasks.count()
     }
 
-    /// The number of threads.
+    /// The number of threads that run tasks.
     pub fn threads(&self) -> usize {
         self.0.threads()
     }
@@ -301,8 +305,9 @@ impl Builder {
         self
     }
 
-    /// The maximum number of threads, at least one: one less than this many tasks can block at once while others go on. Work of
-    /// [`unblock`] never takes the last one but where no other such work runs.
+    /// The maximum number of threads that run tasks, at least one: one less than this many tasks can block at once while others
+    /// go on. Work of [`unblock`] never takes the last one but where no other such work runs. There is one thread more, which waits
+    /// for the runtime's end.
     pub fn threads(mut self, most: usize) -> Self {
         self.crew.threads = most.max(1);
         self

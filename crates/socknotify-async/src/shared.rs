@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::task::Waker;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use async_task::Runnable;
@@ -19,8 +19,8 @@ use crate::jobs::Jobs;
 use crate::queue::{Call, Queue};
 use crate::slow::{OnSlow, Slow};
 use crate::source::Sources;
-use crate::sync::{Waiter, contain, lock, wake};
-use crate::task::Tasks;
+use crate::sync::{contain, lock, wake};
+use crate::task::{Tasks, wakes};
 use crate::timers::Timers;
 
 /// The keys of packets that are not of a socket: runnable tasks wait; the port's alarm; and operations on files.
@@ -107,8 +107,11 @@ pub(crate) struct Shared {
     pub(crate) slow: Option<Slow>,
     /// Those that have not been joined.
     started: Mutex<Vec<JoinHandle<()>>>,
+    /// The thread that waits until it is closed, and then ends it: so one is there for it, whatever the others do, and though the
+    /// system starts none by then.
+    ends: OnceLock<Thread>,
     is_closed: AtomicBool,
-    /// When it is closed and no more tasks than these are left, the port is closed. One: that which has closed it.
+    /// When it is closed and no more tasks than these are left, the port is closed. One: that which waits in `shutdown` for it.
     remain: AtomicUsize,
     /// It was closed, and all that were started have ended.
     has_ended: AtomicBool,
@@ -146,6 +149,7 @@ impl Shared {
             are_inside: AtomicUsize::new(0),
             slow: on_slow.as_ref().map(|(after, _)| Slow::new(*after)),
             started: Mutex::default(),
+            ends: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             remain: AtomicUsize::new(0),
             has_ended: AtomicBool::new(false),
@@ -153,19 +157,13 @@ impl Shared {
             ended: (Mutex::new(()), Condvar::new()),
             crew,
         });
-        for _ in 0..places.min(shared.crew.threads) {
-            if let Err(error) = shared.start_thread() {
-                if shared.threads() == 0 {
-                    drop(shared.take_calls());
-                    return Err(error);
-                }
-            }
-        }
-        if let Some((_, call)) = on_slow {
-            if let Err(error) = shared.start_watch(call) {
-                shared.close();
-                return Err(error);
-            }
+        let ends = Arc::clone(&shared);
+        let ends = shared.crew.start(move || ends.end_when_closed());
+        let ends = ends.inspect_err(|_| drop(shared.take_calls()))?;
+        let _ = shared.ends.set(ends.thread().clone());
+        if let Err(error) = shared.start_threads(places, on_slow) {
+            shared.close(0);
+            return Err(error);
         }
         let weak = Arc::downgrade(&shared);
         // What is behind a task that blocks goes to another thread at once.
@@ -258,12 +256,16 @@ impl Shared {
     }
 
     /// Have a task run. `has_run`: it was woken while this thread has polled it, which is over.
-    pub(crate) fn schedule(self: &Arc<Self>, runnable: Runnable, has_run: bool) {
+    pub(crate) fn schedule(&self, runnable: Runnable, has_run: bool) {
         self.queue.put(self.list(), runnable);
         match context::role(self.id).filter(|role| !role.blocks) {
             None => self.call(Call::Now),
-            Some(role) if has_run || role.doing == Doing::Looking => {}
+            Some(role) if has_run || role.doing == Doing::Looking => return,
             Some(_) => self.call(Call::Soon),
+        }
+        // The other threads may all block, or have ended.
+        if self.is_closed() {
+            self.on_ended();
         }
     }
 
@@ -310,6 +312,21 @@ impl Shared {
                 None => work(),
             }
         })
+    }
+
+    /// Start the first threads.
+    fn start_threads(
+        self: &Arc<Self>,
+        count: usize,
+        on_slow: Option<(Duration, Arc<OnSlow>)>,
+    ) -> io::Result<()> {
+        for _ in 0..count.min(self.crew.threads) {
+            let started = self.start_thread();
+            if self.threads() == 0 {
+                return started;
+            }
+        }
+        on_slow.map_or(Ok(()), |(_, call)| self.start_watch(call))
     }
 
     /// Start the thread that tells of slow tasks.
@@ -445,7 +462,7 @@ impl Shared {
                 }
                 // A task that this thread has polled meanwhile may have been woken again.
                 Err(_) => {
-                    shared.drop_tasks(looking);
+                    shared.run_last(looking);
                     return false;
                 }
             }
@@ -505,9 +522,6 @@ impl Shared {
     fn run_tasks(&self, looking: Role, turn: &mut usize) {
         let mut begin = None;
         for _ in 0..TASKS {
-            if self.is_closed() {
-                return self.drop_tasks(looking);
-            }
             *turn = turn.wrapping_add(1);
             let Some(runnable) = self.queue.take_in_turn(looking.list, *turn) else {
                 if self.has_risen.load(Ordering::Relaxed) {
@@ -526,11 +540,6 @@ impl Shared {
             self.as_one_that(Doing::Polling, looking, || {
                 runnable.run();
             });
-            if self.is_closed() {
-                // It was polled although it had been woken to be dropped.
-                self.tasks.wake();
-                return self.drop_tasks(looking);
-            }
             // Most often there is one task alone, for which the clock need not be read.
             if !is_last || !self.queue.is_empty() {
                 let begin = begin.get_or_insert_with(Instant::now);
@@ -561,30 +570,53 @@ impl Shared {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Have all tasks dropped, and the threads end. Waits for nothing.
-    pub(crate) fn close(self: &Arc<Self>) {
-        if !self.is_here() || self.is_closed() {
+    /// Have all tasks dropped, and the threads end. Waits for nothing. Called again, it says how many tasks may remain by now.
+    pub(crate) fn close(&self, remain: usize) {
+        if !self.is_here() {
             return;
         }
-        self.remain.store(self.own_tasks(), Ordering::SeqCst);
-        if self.is_closed.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        // What is dropped, or woken, may block. The runtime's threads may all do so by now.
-        let shared = Arc::clone(self);
-        let end = move || {
-            shared.inside_or_outside(|| shared.end());
-            shared.say_ended();
-        };
-        if self.crew.start(end).is_err() {
-            self.cancel();
-            self.has_ended.store(true, Ordering::SeqCst);
+        self.remain.store(remain, Ordering::SeqCst);
+        if !self.is_closed.swap(true, Ordering::SeqCst) {
+            self.ends.get().into_iter().for_each(Thread::unpark);
         }
     }
 
-    /// What closes it goes on here.
+    /// The thread that ends it. What is dropped, or woken, may block, and the runtime's other threads may all do so by then.
+    fn end_when_closed(self: Arc<Self>) {
+        while !self.is_closed() {
+            thread::park();
+        }
+        self.inside_or_outside(|| self.end());
+        self.say_ended();
+    }
+
     fn end(self: &Arc<Self>) {
-        self.cancel();
+        // As tasks are dropped, they may look for it.
+        let _entered = context::enter(self);
+        let looking = Role::looking(self.id, 0);
+        context::set_role(Some(looking));
+        self.tasks.wake();
+        let mut foreign = Vec::new();
+        self.sources.close(&mut foreign);
+        self.files.close(&mut foreign);
+        self.jobs.close();
+        let timers = self.timers.take_all().into_iter();
+        timers.for_each(|waiter| waiter.wake_own(&mut foreign));
+        // Each may block, as what is dropped may: so those behind it go to other threads, too.
+        let foreign = foreign.into_iter().map(wakes);
+        foreign.for_each(|runnable| self.queue.put(None, runnable));
+        self.call(Call::Now);
+        // In this order: while one may remain that has closed it, that is one of those counted.
+        let is_last = || self.tasks.count() <= self.remain.load(Ordering::SeqCst);
+        loop {
+            self.run_last(looking);
+            if is_last() {
+                break;
+            }
+            self.wait_until(Duration::MAX, || is_last() || !self.queue.is_empty());
+        }
+        context::set_role(None);
+        let _ = self.with_port(CompletionPort::close);
         loop {
             let started = std::mem::take(&mut *lock(&self.started));
             if started.is_empty() {
@@ -600,6 +632,18 @@ impl Shared {
         drop(port);
         // What the system has begun ends first.
         last.into_iter().for_each(|it| drop(it.end_operations()));
+    }
+
+    /// The runtime is closed: run what there is, until nothing is left. Tasks are dropped as they are polled.
+    fn run_last(&self, looking: Role) {
+        while let Some(runnable) = self.queue.take(looking.list) {
+            if !self.queue.is_empty() {
+                self.call(Call::Soon);
+            }
+            self.as_one_that(Doing::Polling, looking, || {
+                runnable.run();
+            });
+        }
     }
 
     fn take_calls(&self) -> Calls {
@@ -624,49 +668,7 @@ impl Shared {
         self.on_ended();
     }
 
-    /// Have all tasks dropped, by this thread or others.
-    fn cancel(self: &Arc<Self>) {
-        // As they are dropped, they may look for it.
-        let _entered = context::enter(self);
-        let before = context::any_role();
-        let looking = Role::looking(self.id, self.list().unwrap_or(0));
-        context::set_role(Some(looking));
-        self.tasks.wake();
-        self.call(Call::Now);
-        self.as_one_that(Doing::Calling, looking, || {
-            self.sources.close();
-            self.files.close();
-            self.jobs.close();
-            self.timers.take_all().into_iter().for_each(Waiter::wake);
-        });
-        self.drop_tasks(looking);
-        self.on_task_ended(self.tasks.count());
-        context::set_role(before);
-    }
-
-    /// The runtime is closed.
-    fn drop_tasks(&self, looking: Role) {
-        while let Some(runnable) = self.queue.take(looking.list) {
-            if !self.queue.is_empty() {
-                self.call(Call::Soon);
-            }
-            // What a task wakes as it is dropped only goes to the queue: so it takes no stack, and is under no lock of its.
-            self.as_one_that(Doing::Dropping, looking, || drop(runnable));
-        }
-    }
-
-    /// A task has ended, and so many were left.
-    pub(crate) fn on_task_ended(&self, left: usize) {
-        // One may have been spawned since, by a thread that did not see it closed.
-        if self.is_closed() && self.tasks.count() <= self.remain.load(Ordering::SeqCst) {
-            let _ = self.with_port(CompletionPort::close);
-        }
-        if left <= 1 {
-            self.on_ended();
-        }
-    }
-
-    /// The last task, or a thread, has ended.
+    /// The last task, or the last but one, or a thread has ended; or the runtime is closed, and there is something to run.
     pub(crate) fn on_ended(&self) {
         if self.is_awaited.load(Ordering::SeqCst) {
             drop(lock(&self.ended.0));
@@ -677,16 +679,17 @@ impl Shared {
     /// Wait until this holds, up to this time. False if it does not.
     fn wait_until(&self, time: Duration, holds: impl Fn() -> bool) -> bool {
         self.is_awaited.store(true, Ordering::SeqCst);
+        // Whoever has not seen that has put in before what this looks at.
+        fence(Ordering::SeqCst);
         let (guard, ended) = (lock(&self.ended.0), &self.ended.1);
         let waited = ended.wait_timeout_while(guard, time, |()| !holds());
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// How many tasks this thread polls or drops, outside of which nothing is waited for.
-    fn own_tasks(&self) -> usize {
+    /// How many tasks this thread polls, or drops, outside of which nothing is waited for.
+    pub(crate) fn own_tasks(&self) -> usize {
         let role = context::role(self.id);
-        let is_in_task = |role: Role| matches!(role.doing, Doing::Polling | Doing::Dropping);
-        usize::from(role.is_some_and(is_in_task))
+        usize::from(role.is_some_and(|role| role.doing == Doing::Polling))
     }
 
     /// Wait until no task is left, but for the one that waits, up to this time.
@@ -718,8 +721,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// In a forked child, or if the system has started no thread that ends the runtime, they are left, and nobody can drop them:
-    /// this thread may be anyone's.
+    /// In a forked child they are left, and nobody can drop them: this thread may be anyone's.
     fn drop(&mut self) {
         std::mem::forget(self.take_calls());
     }

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use socknotify::{Entry, Events};
 
+use crate::sync::Waiter;
 use crate::sync::checked::{AtomicU32, Mutex, Ordering, lock};
-use crate::sync::{Waiter, wake};
 
 /// A direction in which a socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,9 +283,8 @@ impl Sources {
         }
     }
 
-    /// Every operation that waits fails.
-    pub(crate) fn close(&self) {
-        let mut foreign = Vec::new();
+    /// Every operation that waits fails. Tasks of anyone else's come to `foreign`.
+    pub(crate) fn close(&self, foreign: &mut Vec<Waker>) {
         let sources = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<_> = sources
             .iter()
@@ -294,9 +293,8 @@ impl Sources {
         drop(sources);
         for source in all {
             for state in &source.directions {
-                state.report(CLOSED, &mut foreign);
+                state.report(CLOSED, foreign);
             }
         }
-        foreign.into_iter().for_each(wake);
     }
 }

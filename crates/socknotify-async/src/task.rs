@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -266,7 +266,7 @@ impl<F: Future> Future for Listed<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if this.entry.0.is_aborted() {
+        if this.entry.0.shared.is_closed() || this.entry.0.is_aborted() {
             contain(|| this.future.set(None));
             return Poll::Ready(Outcome(None));
         }
@@ -290,8 +290,8 @@ impl<F: Future> Future for Listed<F> {
     }
 }
 
-/// Where a task is in the list. Another one may have its key, but not its number.
-#[derive(Clone, Copy)]
+/// Where a task is in the list. Another one may have its key, but not its number: 0 is no task's.
+#[derive(Clone, Copy, Default)]
 struct Place {
     part: u32,
     key: u32,
@@ -312,8 +312,10 @@ impl Drop for Entry {
         }
         // Dropping a waker may run any code.
         drop(listing);
-        let before = tasks.count.fetch_sub(1, Ordering::SeqCst);
-        shared.on_task_ended(before - 1);
+        // Who waits in a task waits for all but that one.
+        if tasks.count.fetch_sub(1, Ordering::SeqCst) <= 2 {
+            shared.on_ended();
+        }
     }
 }
 
@@ -385,6 +387,13 @@ impl Tasks {
     }
 }
 
+/// What wakes a task of anyone else's, for the queue.
+pub(crate) fn wakes(waker: Waker) -> Runnable {
+    let (runnable, task) = async_task::spawn(async { wake(waker) }, drop);
+    task.detach();
+    runnable
+}
+
 /// Make a task, and have it run.
 #[track_caller]
 pub(crate) fn spawn<F>(shared: &Arc<Shared>, future: F) -> JoinHandle<F::Output>
@@ -392,15 +401,20 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let abort = AbortHandle {
-        shared: Arc::clone(shared),
-        place: shared.tasks.add(shared.list().unwrap_or(0)),
+    // In this order: who ends the runtime waits for those that have not seen it closed, and for no others.
+    let entry = (!shared.is_closed()).then(|| {
+        let place = shared.tasks.add(shared.list().unwrap_or(0));
+        let shared = Arc::clone(shared);
+        Entry(AbortHandle { shared, place })
+    });
+    let Some(entry) = entry.filter(|_| !shared.is_closed()) else {
+        return cancelled(shared, future);
     };
+    let abort = entry.0.clone();
     let of = Arc::clone(shared);
     let schedule = WithInfo(move |runnable: Runnable, info: ScheduleInfo| {
         of.schedule(runnable, info.woken_while_running);
     });
-    let entry = Entry(abort.clone());
     let future = Some(future);
     let listed = Listed {
         future,
@@ -410,13 +424,27 @@ where
     let (runnable, task) = async_task::spawn(listed, schedule);
     let waker = runnable.waker();
     shared.tasks.with(abort.place, |task| task.waker = waker);
-    if shared.is_closed() {
-        let _entered = context::enter(shared);
-        // This thread may be in another task.
-        context::in_role(context::any_role(), || drop(runnable));
-    } else {
-        runnable.schedule();
-    }
+    runnable.schedule();
     let task = Some(task.fallible());
     JoinHandle { task, abort }
+}
+
+/// The runtime is closed: drop a future, as that of a task that was cancelled before it began.
+#[cold]
+fn cancelled<F>(shared: &Arc<Shared>, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let entered = Arc::clone(shared);
+    context::drop_in_turn(Box::new(move || {
+        let _entered = context::enter(&entered);
+        contain(|| drop(future));
+    }));
+    let (_, task) = async_task::spawn(pending::<Outcome<F::Output>>(), drop);
+    let (shared, place) = (Arc::clone(shared), Place::default());
+    JoinHandle {
+        task: Some(task.fallible()),
+        abort: AbortHandle { shared, place },
+    }
 }

@@ -655,3 +655,143 @@ fn a_task_that_is_dropped_shuts_its_runtime_down_and_waits_for_all_others() -> i
         })));
     })
 }
+
+/// A timer of this runtime in a future of anyone else's, with this waker.
+fn sleeps_elsewhere(handle: &Handle, waker: &Waker) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let _entered = handle.enter();
+    let mut sleep = Box::pin(sleep(PATIENCE * 10));
+    let poll = sleep.as_mut().poll(&mut Context::from_waker(waker));
+    assert!(poll.is_pending());
+    sleep
+}
+
+#[test]
+fn what_is_spawned_or_woken_elsewhere_as_the_last_task_ends_is_dropped() -> io::Result<()> {
+    for _ in 0..if cfg!(emulated) { 50 } else { 150 } {
+        let runtime = Runtime::builder().places(1).build()?;
+        let handle = runtime.handle().clone();
+        let (slot, spawns) = (Slot::default(), Arc::new(AtomicUsize::new(0)));
+        let begins = Arc::new(std::sync::Barrier::new(5));
+        drop(runtime.spawn(waiting(Arc::clone(&slot), || {})));
+        until_it_waits(&slot);
+        let waker = slot.lock().unwrap().clone().expect("it waits");
+        // More than there are processors, most often: so some are stopped in the middle.
+        let others = [(); 4].map(|()| {
+            let (handle, waker) = (handle.clone(), waker.clone());
+            let (begins, spawns) = (Arc::clone(&begins), Arc::clone(&spawns));
+            thread::spawn(move || {
+                begins.wait();
+                while !handle.spawn(pending::<()>()).is_finished() {
+                    waker.wake_by_ref();
+                    spawns.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        });
+        drop(handle.spawn(async move {
+            begins.wait();
+            while spawns.load(Ordering::SeqCst) < 100 {
+                thread::yield_now();
+            }
+            drop(runtime);
+        }));
+        others
+            .into_iter()
+            .for_each(|it| it.join().expect("no panic"));
+        until_it_has_ended(&handle);
+    }
+    Ok(())
+}
+
+#[test]
+fn shutdown_in_a_task_waits_for_the_wakers_of_others() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let handle = runtime.handle().clone();
+    let (begin, begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let spawns = handle.clone();
+    let waker = Calls::waker(move || {
+        // It ends at once.
+        drop(spawns.spawn(async {}));
+        let _ = begin.send(());
+        let _ = ended.recv();
+    });
+    let _sleep = sleeps_elsewhere(&handle, &waker);
+    let (sender, outcome) = mpsc::channel();
+    drop(handle.spawn(async move {
+        let _ = sender.send(runtime.shutdown(PATIENCE * 10));
+    }));
+    begun.recv_timeout(PATIENCE).expect("it is woken");
+    let before = outcome.recv_timeout(Duration::from_millis(100));
+    drop(end);
+    assert!(before.is_err(), "{before:?}, while the waker runs");
+    assert_eq!(outcome.recv_timeout(PATIENCE), Ok(true));
+    Ok(())
+}
+
+#[test]
+fn wakers_of_others_that_block_as_a_runtime_ends_keep_nobody_from_hearing_of_it() -> io::Result<()>
+{
+    let runtime = Runtime::builder().places(1).threads(4).build()?;
+    let handle = runtime.handle().clone();
+    // Each waits for all others.
+    let barrier = Arc::new(std::sync::Barrier::new(5));
+    let waits = || {
+        let barrier = Arc::clone(&barrier);
+        move || _ = barrier.wait()
+    };
+    let wakers = [(); 2].map(|()| Calls::waker(waits()));
+    let _sleeps = wakers.each_ref().map(|it| sleeps_elsewhere(&handle, it));
+    let socket = handle.block_on(async { Async::new(UdpSocket::bind("127.0.0.1:0")?) })?;
+    let mut receives = Box::pin(socket.read_with(|socket| socket.recv(&mut [0])));
+    let waker = Calls::waker(waits());
+    let poll = receives.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(poll.is_pending());
+    let (slot, dropped) = (Slot::default(), waits());
+    drop(runtime.spawn(waiting(Arc::clone(&slot), dropped)));
+    until_it_waits(&slot);
+    drop(runtime);
+    in_time(move || barrier.wait());
+    until_it_has_ended(&handle);
+    Ok(())
+}
+
+/// Spawns another one as it is dropped, so many times.
+struct Respawns(usize, Handle, mpsc::Sender<()>);
+
+impl Drop for Respawns {
+    fn drop(&mut self) {
+        match self.0 {
+            0 => drop(self.2.send(())),
+            left => drop(Respawns(left - 1, self.1.clone(), self.2.clone()).spawn()),
+        }
+    }
+}
+
+impl Respawns {
+    fn spawn(self) -> socknotify_async::JoinHandle<()> {
+        let handle = self.1.clone();
+        handle.spawn(async move {
+            let _respawns = self;
+            pending::<()>().await;
+        })
+    }
+}
+
+#[test]
+fn what_spawns_as_it_is_dropped_takes_no_stack() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let handle = runtime.handle().clone();
+    let (sender, is_last) = mpsc::channel();
+    let respawns = || Respawns(100_000, handle.clone(), sender.clone());
+    drop(respawns().spawn());
+    drop(runtime);
+    is_last.recv_timeout(PATIENCE).expect("it ends");
+    until_it_has_ended(&handle);
+    // The last one is dropped before this returns.
+    let mut late = respawns().spawn();
+    assert!(is_last.try_recv().is_ok());
+    assert!(late.is_finished());
+    let poll = Pin::new(&mut late).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(poll, Poll::Ready(Err(error)) if error.is_cancelled()));
+    Ok(())
+}
