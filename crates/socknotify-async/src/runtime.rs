@@ -98,8 +98,9 @@ impl Runtime {
     /// Waits up to `time` for the tasks to end by themselves. Then those that are left are cancelled, and it waits up to
     /// `time` for the threads, of which some may block: in a task, or as they drop one.
     ///
-    /// Returns true if all tasks have ended by themselves, and all threads, with their thread-locals. Tasks can be spawned
-    /// until the others are cancelled; those that are spawned after that are cancelled at once. Sockets that tasks held are
+    /// Returns true if all tasks have ended by themselves, and all threads, with their thread-locals; those of the thread that ends
+    /// the runtime, which may have woken others, are dropped last, and not waited for. Tasks can be spawned until the others are
+    /// cancelled; those that are spawned after that are cancelled at once. Sockets that tasks held are
     /// closed when this returns, unless the time was over before, or a thread that blocks still holds them. So are the closures
     /// that the [builder](Builder::inside) was given dropped, unless this is called inside of one.
     ///

@@ -661,7 +661,7 @@ impl Shared {
         if inside.is_some() && !is_left() {
             self.has_ended.store(true, Ordering::SeqCst);
             self.on_ended();
-            while !self.wait_until(Duration::from_secs(3600), is_left) {}
+            self.wait_until(Duration::MAX, is_left);
         }
         contain(|| drop(inside));
         self.has_ended.store(true, Ordering::SeqCst);
