@@ -1,7 +1,7 @@
 //! [`file_response`]: what a request wants of a file, by its conditions and its range (RFC 9110, sections 13 and 14).
 
 use std::fs::{File, Metadata};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -42,7 +42,8 @@ const NO_DATE: Duration = Duration::from_secs(253_370_764_800);
 ///
 /// # Errors
 ///
-/// The system's, if the file's length cannot be had, or its position not be set.
+/// [`IsADirectory`](ErrorKind::IsADirectory), or [`InvalidInput`](ErrorKind::InvalidInput) if it is something else that is no file. The
+/// system's, if the file's length cannot be had, or its position not be set.
 ///
 /// # Examples
 ///
@@ -66,6 +67,12 @@ pub fn file_response(
     content_type: HeaderValue,
 ) -> io::Result<Response> {
     let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(match metadata.is_dir() {
+            true => ErrorKind::IsADirectory.into(),
+            false => ErrorKind::InvalidInput.into(),
+        });
+    }
     let headers = request.headers();
     let state = State::of(&metadata, SystemTime::now());
     if let Some(status) = state.check(headers) {

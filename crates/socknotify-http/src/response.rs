@@ -18,10 +18,10 @@ use crate::Response;
 use crate::date;
 use crate::head::{asks_for, lists};
 
-/// A body of up to this many bytes goes out with its head, in one call.
+/// Bytes of up to this many go out with their head, in one call.
 const TOGETHER: usize = 64 << 10;
 
-/// How much of a reader is sent at once.
+/// How much of a reader is sent at once, and how much of a file with the head.
 const PIECE: usize = 16 << 10;
 
 /// The body of a [`Response`]: bytes, a file, or what a reader returns.
@@ -222,10 +222,6 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn of_body(_: io::Error) -> Failure {
-    Failure::Body
-}
-
 /// How the end of a body is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
@@ -322,11 +318,10 @@ impl Out<'_> {
 
     /// Append so many bytes of a reader.
     fn read(&mut self, reader: &mut impl Read, length: u64) -> Result<(), Failure> {
-        let read = reader.take(length).read_to_end(&mut self.bytes);
-        match read.map_err(of_body)? as u64 == length {
-            true => Ok(()),
-            false => Err(Failure::Body),
-        }
+        let begin = self.bytes.len();
+        self.bytes.resize(begin + length as usize, 0);
+        let read = reader.read_exact(&mut self.bytes[begin..]);
+        read.map_err(|_| Failure::Body)
     }
 
     /// Send all that a reader returns, as it comes. Returns how much that was.
@@ -336,7 +331,7 @@ impl Out<'_> {
         loop {
             let count = match reader.read(&mut piece) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                count => count.map_err(of_body)?,
+                count => count.map_err(|_| Failure::Body)?,
             };
             length += count as u64;
             if is_chunked {
@@ -405,10 +400,7 @@ fn write_with(
         }
         Kind::File(file, length) => {
             // Whether it can be read is known before anything is sent.
-            let first = match *length <= TOGETHER as u64 {
-                true => *length,
-                false => PIECE as u64,
-            };
+            let first = (*length).min(PIECE as u64);
             out.read(file, first)?;
             out.flush()?;
             let mut left = *length - first;

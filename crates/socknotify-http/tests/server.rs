@@ -434,6 +434,11 @@ fn a_file_is_sent_as_far_as_it_is_asked_for() -> io::Result<()> {
     std::fs::write(root.join("empty"), "")?;
     let running = Running::start(server(), move |request| {
         let path = root.join(&request.uri().path()[1..]);
+        if cfg!(unix) {
+            let directory = std::fs::File::open(&root).expect("it is there");
+            let error = file_response(request, directory, HeaderValue::from_static("a"));
+            assert_eq!(error.expect_err("no file").kind(), ErrorKind::IsADirectory);
+        }
         let mut file = std::fs::File::open(path).expect("it is there");
         // Where it is does not matter.
         io::copy(&mut (&mut file).take(7), &mut io::sink()).expect("it is readable");

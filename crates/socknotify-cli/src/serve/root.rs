@@ -57,8 +57,9 @@ impl Root {
             return status(StatusCode::NOT_FOUND);
         };
         let path = place.file();
-        let answered = match self.open(&path, false) {
-            Ok(file) => file_response(request, file, content_type(&path)),
+        let file = self.open(&path, false);
+        let answered = match file.and_then(|file| file_response(request, file, content_type(&path)))
+        {
             Err(error) if error.kind() == ErrorKind::IsADirectory && !place.is_directory => {
                 let query = uri.query().map(|it| format!("?{it}")).unwrap_or_default();
                 let location = format!("/{}/{query}", listing::encode(place.path()));
@@ -72,7 +73,7 @@ impl Root {
             {
                 self.list(&place)
             }
-            Err(error) => Err(error),
+            answered => answered,
         };
         answered.unwrap_or_else(|error| match is_nothing(&error) {
             true => status(StatusCode::NOT_FOUND),
@@ -89,7 +90,7 @@ impl Root {
         let mut followed = path.to_owned();
         for _ in 0..TRIES {
             let error = match system::open_beneath(&self.directory, &followed, is_directory) {
-                Ok(file) => return check(file, is_directory),
+                Ok(file) => return Ok(file),
                 Err(error) => error,
             };
             if error.kind() == ErrorKind::NotFound && followed == path {
@@ -148,16 +149,6 @@ impl Root {
             kind = self.directory.metadata(path)?.file_type();
         }
         Ok((kind.is_file() || kind.is_dir()).then(|| kind.is_dir()))
-    }
-}
-
-/// What is opened has to be what can be served.
-fn check(file: File, is_directory: bool) -> io::Result<File> {
-    let kind = file.metadata()?.file_type();
-    match (kind.is_dir(), kind.is_file()) {
-        (true, _) if !is_directory => Err(ErrorKind::IsADirectory.into()),
-        (false, false) => Err(ErrorKind::PermissionDenied.into()),
-        _ => Ok(file),
     }
 }
 
