@@ -218,7 +218,8 @@ impl<B: Backend> Engine<B> {
         if left.is_zero() {
             core.alarm.at = None;
             self.due.store(NEVER, Ordering::Relaxed);
-            core.ahead.push_back(core.alarm.packet.posted().into());
+            // Behind no wake-ups, of which there may be as many as connections.
+            core.ahead.push_front(core.alarm.packet.posted().into());
         } else {
             // If it cannot be set, there is no memory for it; the next alarm tries again.
             let _ = self.backend.set_alarm(left);
