@@ -42,8 +42,8 @@ pub(crate) struct Epoll {
 pub(crate) struct Memory {
     events: Reported,
     polls: Vec<libc::pollfd>,
-    /// Armed sockets that a readiness check has found ready, with what holds.
-    ready: Vec<(Interest, Events)>,
+    /// Armed sockets that a readiness check has found ready, by their places in the batch, with what holds.
+    ready: Vec<(usize, Events)>,
 }
 
 /// What a call does once it has armed its batch.
@@ -165,7 +165,7 @@ impl Epoll {
         let batched = batch.iter();
         polls.extend(batched.map(|arm| translate::pollfd_for(&arm.interest, is_polled(arm))));
         let is_known = sys::poll_now(polls).is_ok();
-        for (arm, poll) in batch.iter_mut().zip(&*polls) {
+        for (index, (arm, poll)) in batch.iter_mut().zip(&*polls).enumerate() {
             if poll.fd < 0 || is_known && poll.revents == 0 {
                 continue;
             }
@@ -177,7 +177,7 @@ impl Epoll {
             }
             let events = translate::events(translate::poll_events(poll), arm.interest.fd);
             if !events.is_empty() {
-                ready.push((arm.interest, events));
+                ready.push((index, events));
             }
         }
         polled
@@ -230,24 +230,27 @@ impl Epoll {
         &self,
         table: &Table,
         memory: &Memory,
+        batch: &mut [Arm],
         room: usize,
         reports: &mut impl Reports,
     ) {
         let mut room = room;
-        for (interest, events) in &memory.ready {
+        for &(index, events) in &memory.ready {
+            let arm = &mut batch[index];
+            let interest = arm.interest;
             // The kernel may have reported the same.
-            if !table.is_waiting(interest) {
+            if !table.is_waiting(&interest) {
                 continue;
             }
             if room == 0 {
-                table.arm_latest(interest, |interest| self.arm(interest, false));
+                self.arm_latest(table, arm);
                 continue;
             }
             room -= 1;
             reports.add(Report {
                 fd: interest.fd,
                 generation: interest.generation(),
-                events: *events,
+                events,
                 polled: Some(interest.arming()),
             });
         }
@@ -323,7 +326,7 @@ impl Backend for Epoll {
             Next::Wait(timeout) => sys::wait(&self.set, &mut memory.events, wait.room, timeout),
             Next::Report { .. } => {}
             Next::Return => {
-                self.report_ready(table, memory, wait.room, reports);
+                self.report_ready(table, memory, batch, wait.room, reports);
                 return waited;
             }
         }
@@ -340,7 +343,7 @@ impl Backend for Epoll {
             self.report(memory, &mut room, &mut waited, reports);
         }
         if !memory.ready.is_empty() {
-            self.report_ready(table, memory, room, reports);
+            self.report_ready(table, memory, batch, room, reports);
         }
         waited
     }
