@@ -130,6 +130,10 @@
 )))]
 compile_error!("socknotify supports Linux, Windows, macOS and its relatives, and the BSDs");
 
+// Threads and time that a seed drives: see `crates/socknotify-simulation`.
+#[cfg(simulated)]
+extern crate simulated_std as std;
+
 mod backend;
 mod burst;
 mod crew;
