@@ -143,6 +143,8 @@ const BEGIN: u64 = 1_000_000_000_000;
 const NOBODY: usize = usize::MAX;
 /// More points than any run has that ends.
 const MOST_STEPS: u64 = 20_000_000;
+/// After so many, threads with low priorities continue, too.
+const MOST_HELD_UP: u64 = 100_000;
 
 thread_local! {
     static ME: Cell<usize> = const { Cell::new(NOBODY) };
@@ -542,6 +544,10 @@ impl State {
     fn pass(&mut self) {
         if self.outcome.is_some() {
             return;
+        }
+        if self.steps > MOST_HELD_UP {
+            // Nobody is held up for ever.
+            self.policy = Some(Policy::Random(12));
         }
         let Some(next) = self.next() else { return };
         let random = self.random(1 << 32);

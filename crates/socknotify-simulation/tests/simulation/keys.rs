@@ -9,12 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use simulated_std::simulation::{self, Faults};
-use simulated_std::thread;
+use simulated_std::simulation::{self, Faults, tell};
+use simulated_std::thread::{self, JoinHandle};
 use simulated_std::time::Instant;
 use socknotify_simulation::{
-    CompletionPort, Entry, Error, EventFilter, Events, Origin, Registration, RegistrationError,
-    Trigger, WakePolicy,
+    CompletionPort, Entry, Error, EventFilter, Events, Origin, RegisterError, Registration,
+    RegistrationError, Snapshot, Trigger, WakePolicy,
 };
 
 use crate::{explore, microseconds, one_in, pick, random};
@@ -38,6 +38,8 @@ struct Socket {
     is_held: bool,
     /// REMOVE was accepted, and was not notified.
     is_ending: bool,
+    /// How many threads enable it, and how many disturb it: it is not removed meanwhile.
+    users: usize,
     /// Others that were closed here and live on.
     duplicates: Vec<UnixStream>,
 }
@@ -71,24 +73,76 @@ impl Run {
 
     /// Register a socket, or again; memory may be short, but not for ever.
     fn enable(&self, index: usize) {
-        loop {
-            let (socket, key, trigger) = {
-                let world = self.world();
-                let it = &world.sockets[index];
-                (Arc::clone(&it.ours), it.key, it.trigger)
-            };
-            let enable = Registration::enable(&*socket, key, EventFilter::IN, trigger);
-            match self.port.register(enable) {
-                Ok(()) => return,
-                Err(error) => assert!(is_shortage(error), "{error:?}"),
+        self.use_it(index, |socket, key, trigger| {
+            loop {
+                tell(format_args!("enable {key} {trigger:?}"));
+                let enable = Registration::enable(socket, key, EventFilter::IN, trigger);
+                match self.port.register(enable) {
+                    Ok(()) => return,
+                    Err(error) if self.is_closed(error) => return,
+                    Err(error) => assert!(is_shortage(error), "{error:?}"),
+                }
+                thread::sleep(Duration::from_micros(100));
             }
-            thread::sleep(Duration::from_micros(100));
+        });
+    }
+
+    /// Whether this is what a port answers that is closed, or was closed during the call.
+    fn is_closed(&self, error: RegisterError) -> bool {
+        let errors = [
+            RegisterError::Call(Error::Closed),
+            RegisterError::Entry(RegistrationError::NotFound),
+        ];
+        errors.contains(&error) && self.port.register_all(&mut []).is_err()
+    }
+
+    /// Do something with a socket, unless it is being removed.
+    fn use_it(&self, index: usize, call: impl FnOnce(&UnixStream, usize, Trigger)) {
+        let mut world = self.world();
+        let it = &mut world.sockets[index];
+        if it.is_ending {
+            return;
+        }
+        it.users += 1;
+        let (socket, key, trigger) = (Arc::clone(&it.ours), it.key, it.trigger);
+        drop(world);
+        call(&socket, key, trigger);
+        self.world().sockets[index].users -= 1;
+    }
+
+    /// Remove what is no one-shot.
+    fn remove(&self, index: usize) {
+        let mut world = self.world();
+        let it = &mut world.sockets[index];
+        if it.trigger == ONESHOT || it.is_ending || it.users > 0 {
+            return;
+        }
+        it.is_ending = true;
+        let socket = Arc::clone(&it.ours);
+        drop(world);
+        let is_silent = one_in(2);
+        tell(format_args!("remove {index}, {is_silent}"));
+        let removed = match is_silent {
+            true => self.port.deregister(&*socket),
+            false => self.port.register(Registration::remove(&*socket)),
+        };
+        match removed {
+            Ok(()) if is_silent => {
+                let mut world = self.world();
+                self.begin_again(&mut world, index, false);
+                drop(world);
+                self.enable_new(index);
+            }
+            Ok(()) => {}
+            Err(error) if self.is_closed(error) => {}
+            Err(error) => panic!("{error:?}"),
         }
     }
 
     /// A notification has come. Returns the sockets to enable with the next call.
     fn on_notified(&self, entry: &Entry) -> Option<usize> {
         let events = entry.events();
+        tell(format_args!("dequeued {entry:?}"));
         let mut world = self.world();
         let index = world
             .sockets
@@ -106,7 +160,7 @@ impl Run {
             assert_eq!(events, Events::REMOVE);
             self.begin_again(&mut world, index, false);
             drop(world);
-            self.enable(index);
+            self.enable_new(index);
             return None;
         }
         if socket.is_ending {
@@ -162,6 +216,7 @@ impl Run {
                 drop(world);
                 match self.port.register(Registration::remove(&*socket)) {
                     Ok(()) => return None,
+                    Err(error) if self.is_closed(error) => return None,
                     Err(error) => panic!("{error:?}"),
                 }
             }
@@ -169,7 +224,7 @@ impl Run {
                 let mut world = self.world();
                 self.begin_again(&mut world, index, true);
                 drop(world);
-                self.enable(index);
+                self.enable_new(index);
                 return None;
             }
             _ => {}
@@ -205,6 +260,14 @@ impl Run {
         socket.trigger = pick(&TRIGGERS);
         socket.is_held = false;
         socket.is_ending = false;
+        // Until it is registered.
+        socket.users += 1;
+    }
+
+    /// Register what begins again.
+    fn enable_new(&self, index: usize) {
+        self.enable(index);
+        self.world().sockets[index].users -= 1;
     }
 
     fn take_time(&self) {
@@ -237,12 +300,15 @@ impl Run {
                 .collect();
             let mut entries = [Entry::default(); 4];
             let room = 1 + random(4);
-            let timeout = pick(&[None, None, Some(0), Some(50), Some(3000)]);
+            // A call with an entry that fails waits all the same.
+            let most = if again.is_empty() { None } else { Some(3000) };
+            let timeout = pick(&[most, most, Some(0), Some(50), Some(3000)]);
             let timeout = timeout.map(Duration::from_micros);
             let begin = Instant::now();
             let found = self.port.process(&mut batch, &mut entries[..room], timeout);
             let count = match found {
                 Ok(found) => found.len(),
+                Err(Error::Closed) => return,
                 Err(error) => {
                     assert_eq!(error, Error::TimedOut);
                     assert!(timeout.is_some_and(|timeout| begin.elapsed() >= timeout));
@@ -279,7 +345,7 @@ impl Run {
             }
             if stops {
                 // For the next one.
-                self.port.post(Entry::new(STOP, 0, 0)).expect("it is open");
+                let _ = self.port.post(Entry::new(STOP, 0, 0));
                 again.into_iter().for_each(|index| self.enable(index));
                 return;
             }
@@ -294,6 +360,7 @@ impl Run {
                     let mut world = self.world();
                     let index = random(world.sockets.len());
                     let length = 1 + random(8);
+                    tell(format_args!("send {length} to {index}"));
                     let sent = (&world.sockets[index].theirs).write(&[0; 8][..length]);
                     world.sent += sent.expect("there is room");
                 }
@@ -303,18 +370,61 @@ impl Run {
                     let packet = Entry::new(POSTED + by * OTHERS + number, 0, 0);
                     world.posted[by].push(false);
                     drop(world);
-                    self.port.post(packet).expect("it is open");
+                    let _ = self.port.post(packet);
                 }
                 4 => {
-                    // What is not one-shot is enabled by anybody.
+                    // What is not one-shot is anybody's.
                     let index = random(self.world().sockets.len());
-                    if self.world().sockets[index].trigger != ONESHOT {
-                        self.enable(index);
+                    if self.world().sockets[index].trigger == ONESHOT {
+                        continue;
+                    }
+                    match random(3) {
+                        0 => self.enable(index),
+                        1 => {
+                            self.use_it(index, |socket, _, _| {
+                                let _ = self.port.register(Registration::disable(socket));
+                            });
+                            self.enable(index);
+                        }
+                        _ => self.remove(index),
                     }
                 }
                 _ => thread::sleep(microseconds(500)),
             }
         }
+    }
+}
+
+impl Run {
+    /// Close the port while all continue: they end, and the sockets are free.
+    fn close(&self, threads: Vec<JoinHandle<()>>, disturbing: JoinHandle<()>) {
+        simulation::set_faults(Faults::default());
+        self.port.close();
+        let next = CompletionPort::new().expect("a port");
+        let sockets: Vec<_> = {
+            let world = self.world();
+            world
+                .sockets
+                .iter()
+                .map(|it| Arc::clone(&it.ours))
+                .collect()
+        };
+        for socket in &sockets {
+            let enable = Registration::enable(&**socket, 1, EventFilter::IN, Trigger::LEVEL);
+            assert_eq!(next.register(enable), Ok(()));
+        }
+        for thread in threads.into_iter().chain([disturbing]) {
+            thread.join().expect("no panic");
+        }
+        let Snapshot {
+            registrations,
+            queued,
+            running,
+            waiting,
+            ..
+        } = self.port.snapshot();
+        assert_eq!((registrations, queued), (Some(0), 0));
+        assert_eq!((running, waiting), (Some(0), 0));
     }
 }
 
@@ -325,8 +435,8 @@ fn is_entry_shortage(error: RegistrationError) -> bool {
     )
 }
 
-fn is_shortage(error: socknotify_simulation::RegisterError) -> bool {
-    matches!(error, socknotify_simulation::RegisterError::Entry(it) if is_entry_shortage(it))
+fn is_shortage(error: RegisterError) -> bool {
+    matches!(error, RegisterError::Entry(it) if is_entry_shortage(it))
 }
 
 fn scenario() {
@@ -346,6 +456,7 @@ fn scenario() {
             trigger: pick(&TRIGGERS),
             is_held: false,
             is_ending: false,
+            users: 0,
             duplicates: Vec::new(),
         }
     });
@@ -381,6 +492,9 @@ fn scenario() {
         thread::spawn(move || run.disturb(1))
     };
     run.disturb(0);
+    if one_in(4) {
+        return run.close(threads, disturbing);
+    }
     disturbing.join().expect("no panic");
     let begin = Instant::now();
     loop {
