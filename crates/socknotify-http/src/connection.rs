@@ -1,7 +1,9 @@
 //! [`Connection`]: one client, and what becomes of its events.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io::ErrorKind;
+use std::mem;
 use std::net::{SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -18,6 +20,11 @@ use crate::{Request, Response};
 
 /// How long a connection that ends waits for its client to have the last answer.
 const CLOSING: Duration = Duration::from_secs(2);
+
+thread_local! {
+    /// Memory for what comes next on this thread: connections that wait have none.
+    static SPARE: Cell<Option<Input>> = const { Cell::new(None) };
+}
 
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -65,7 +72,7 @@ impl Connection {
     /// What to wait for.
     fn interest(&mut self, limits: &Limits) -> Interest {
         if self.input.bytes().is_empty() {
-            self.input.shrink();
+            SPARE.set(Some(mem::replace(&mut self.input, Input::new(limits.head))));
             self.deadline = None;
             return Interest::IN.within(limits.idle);
         }
@@ -81,6 +88,9 @@ impl Connection {
         F: Fn(&mut Request<'_>) -> Response,
     {
         if !self.has_buffered() {
+            if self.input.bytes().is_empty() {
+                self.input = SPARE.take().unwrap_or(Input::new(shared.limits.head));
+            }
             // A short read empties the socket: then it is armed again without a system call.
             match self.input.receive(readiness.io(&self.stream)) {
                 Ok(true) => {}
@@ -116,9 +126,10 @@ impl Connection {
             version: Version::HTTP_11,
             is_head,
             persists: false,
+            now: Instant::now(),
         };
         let response = response::error(status);
-        let (end, _) = self.send(response, answer, Instant::now(), None, shared);
+        let (end, _) = self.send(response, answer, answer.now, None, shared);
         match end {
             Ok(_) => Next::Close,
             Err(_) => Next::Drop,
@@ -160,7 +171,7 @@ impl Connection {
         let is_panic = handled.is_err();
         let response = handled.unwrap_or_else(|panic: Box<dyn Any + Send>| {
             // The panic hook has reported it. To drop what it carries may panic as well.
-            std::mem::forget(panic);
+            mem::forget(panic);
             response::error(StatusCode::INTERNAL_SERVER_ERROR)
         });
         let failure = request.body().failure();
@@ -187,8 +198,10 @@ impl Connection {
             version,
             is_head,
             persists: persists && is_whole && !shared.port.is_draining(),
+            now: Instant::now(),
         };
         let (end, body) = self.send(response, answer, begun, Some(&request), shared);
+        head::reuse(request.headers);
         match (end, body.into_upgrade()) {
             (Ok(_), Some(call)) => Next::Upgrade(call),
             (Ok(true), None) => Next::Request,
@@ -207,7 +220,7 @@ impl Connection {
         shared: &Shared<F>,
     ) -> (Result<bool, Failure>, ResponseBody) {
         let (parts, mut body) = response.into_parts();
-        let end = Instant::now().checked_add(shared.limits.answer_time);
+        let end = answer.now.checked_add(shared.limits.answer_time);
         let written = response::write(&self.stream, end, answer, &parts, &mut body);
         shared.count(&written, begun, self.peer, request);
         (written.end, body)

@@ -1,12 +1,13 @@
 //! The date of an answer, made once a second for each thread; and that of the log.
 
 use std::cell::RefCell;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use httpdate::HttpDate;
 
 thread_local! {
-    static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+    /// The text, and until when it is right.
+    static DATE: RefCell<(Option<Instant>, String)> = const { RefCell::new((None, String::new())) };
 }
 
 /// The time as the common log format has it, in UTC: `06/Nov/1994:08:49:37 +0000`.
@@ -19,12 +20,14 @@ pub(crate) fn of_log() -> String {
 }
 
 /// Append it.
-pub(crate) fn write(out: &mut Vec<u8>) {
-    let now = SystemTime::now();
-    let second = now.duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs());
-    DATE.with_borrow_mut(|(made, text)| {
-        if *made != second || text.is_empty() {
-            (*made, *text) = (second, HttpDate::from(now).to_string());
+pub(crate) fn write(out: &mut Vec<u8>, now: Instant) {
+    DATE.with_borrow_mut(|(end, text)| {
+        if end.is_none_or(|end| now >= end) {
+            let date = SystemTime::now();
+            let since = date.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let left = 1_000_000_000 - since.subsec_nanos();
+            *end = now.checked_add(Duration::from_nanos(left.into()));
+            *text = HttpDate::from(date).to_string();
         }
         out.extend_from_slice(text.as_bytes());
     });

@@ -1,11 +1,10 @@
 //! The head of a request. What two readers could read in two ways is refused (RFC 9112, section 11.2).
 
-use std::mem::MaybeUninit;
+use std::cell::RefCell;
+use std::mem::{self, MaybeUninit};
 
-use bytes::Bytes;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
-};
+use bytes::BytesMut;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Uri};
 use http::{Method, Request, StatusCode, Version, request};
 use httparse::{EMPTY_HEADER, Status};
@@ -14,6 +13,16 @@ use crate::limits::Limits;
 
 /// The most headers of a request.
 const HEADERS: usize = 100;
+
+/// Heads are copied into memory of so many bytes, one behind the other.
+const MEMORY: usize = 4096;
+
+const BAD: StatusCode = StatusCode::BAD_REQUEST;
+
+thread_local! {
+    /// What the last request of this thread has left: so the next one allocates nothing.
+    static SPARE: RefCell<(BytesMut, HeaderMap)> = RefCell::default();
+}
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +65,6 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
 }
 
 fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, StatusCode> {
-    const BAD: StatusCode = StatusCode::BAD_REQUEST;
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
     let mut request = httparse::Request::new(&mut []);
     let length = match request.parse_with_uninit_headers(bytes, &mut headers) {
@@ -75,12 +83,6 @@ fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, Stat
     if !has_whole_ends(&bytes[..length]) {
         return Err(BAD);
     }
-    // One allocation for all values.
-    let memory = Bytes::copy_from_slice(&bytes[..length]);
-    let part = |part: &[u8]| {
-        let begin = part.as_ptr().addr() - bytes.as_ptr().addr();
-        memory.slice(begin..begin + part.len())
-    };
     let (method, target) = (request.method.ok_or(BAD)?, request.path.ok_or(BAD)?);
     if target.len() > longest {
         return Err(StatusCode::URI_TOO_LONG);
@@ -89,26 +91,40 @@ fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, Stat
     if target.contains('#') {
         return Err(BAD);
     }
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
-    let uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
     let version = match request.version {
         Some(0) => Version::HTTP_10,
         _ => Version::HTTP_11,
     };
-    let mut map = HeaderMap::with_capacity(request.headers.len());
-    for header in request.headers.iter() {
-        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BAD)?;
-        let value = HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| BAD)?;
-        map.append(name, value);
-    }
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
+    let mut fields = Fields::default();
+    let (uri, headers) = SPARE.with_borrow_mut(|(memory, map)| {
+        // One copy for all values.
+        if memory.capacity() < length {
+            memory.reserve(length.max(MEMORY));
+        }
+        memory.extend_from_slice(&bytes[..length]);
+        let copy = memory.split().freeze();
+        let part = |part: &[u8]| {
+            let begin = part.as_ptr().addr() - bytes.as_ptr().addr();
+            copy.slice(begin..begin + part.len())
+        };
+        let uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
+        map.clear();
+        for header in request.headers.iter() {
+            let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BAD)?;
+            fields.add(name.as_str(), header.value);
+            let value = HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| BAD)?;
+            map.append(name, value);
+        }
+        Ok::<_, StatusCode>((uri, mem::take(map)))
+    })?;
     check_target(&method, &uri)?;
-    check_host(&map, version)?;
-    let framing = framing(&map, version)?;
-    let expects_continue = expects_continue(&map, version)?;
-    let persists =
-        !asks_for(&map, "close") && (version == Version::HTTP_11 || asks_for(&map, "keep-alive"));
+    check_host(fields.host, version)?;
+    let framing = framing(fields.length, fields.coding, version)?;
+    let expects_continue = expects_continue(fields.expect, version)?;
+    let persists = !fields.closes && (version == Version::HTTP_11 || fields.keeps_alive);
     let (mut parts, ()) = Request::new(()).into_parts();
-    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, map);
+    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, headers);
     let head = Head {
         parts,
         framing,
@@ -116,6 +132,45 @@ fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, Stat
         expects_continue,
     };
     Ok(Some((head, length)))
+}
+
+/// The request was answered: its memory serves for the next one of this thread.
+pub(crate) fn reuse(mut headers: HeaderMap) {
+    // Also so that its memory is free.
+    headers.clear();
+    SPARE.with_borrow_mut(|(_, spare)| *spare = headers);
+}
+
+/// The value of a header, and whether it is there again.
+type Field<'a> = (Option<&'a [u8]>, bool);
+
+/// What the server itself has to know.
+#[derive(Default)]
+struct Fields<'a> {
+    host: Field<'a>,
+    length: Field<'a>,
+    coding: Field<'a>,
+    expect: Field<'a>,
+    closes: bool,
+    keeps_alive: bool,
+}
+
+impl<'a> Fields<'a> {
+    fn add(&mut self, name: &str, value: &'a [u8]) {
+        let field = match name {
+            "host" => &mut self.host,
+            "content-length" => &mut self.length,
+            "transfer-encoding" => &mut self.coding,
+            "expect" => &mut self.expect,
+            "connection" => {
+                self.closes |= lists(value, "close");
+                self.keeps_alive |= lists(value, "keep-alive");
+                return;
+            }
+            _ => return,
+        };
+        *field = (field.0.or(Some(value)), field.0.is_some());
+    }
 }
 
 /// Whether each line ends with CR and LF: others take an LF alone for an end, or do not.
@@ -166,40 +221,42 @@ fn check_target(method: &Method, uri: &Uri) -> Result<(), StatusCode> {
     }
 }
 
-fn check_host(headers: &HeaderMap, version: Version) -> Result<(), StatusCode> {
-    let mut hosts = headers.get_all(HOST).into_iter();
-    let is_valid = |host: &HeaderValue| {
-        let host = host.as_bytes();
-        host.is_empty() || Authority::try_from(host).is_ok_and(|it| !it.as_str().contains('@'))
+fn check_host((host, is_double): Field<'_>, version: Version) -> Result<(), StatusCode> {
+    let is_valid = |host: &[u8]| {
+        let port = host
+            .iter()
+            .rev()
+            .take_while(|it| it.is_ascii_digit())
+            .count();
+        let name = host[..host.len() - port].strip_suffix(b":").unwrap_or(host);
+        let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+        name.iter().all(is_plain)
+            || Authority::try_from(host).is_ok_and(|it| !it.as_str().contains('@'))
     };
-    match (hosts.next(), hosts.next()) {
-        (None, _) if version == Version::HTTP_10 => Ok(()),
-        (Some(host), None) if is_valid(host) => Ok(()),
-        _ => Err(StatusCode::BAD_REQUEST),
+    match host {
+        None if version == Version::HTTP_10 => Ok(()),
+        Some(host) if !is_double && is_valid(host) => Ok(()),
+        _ => Err(BAD),
     }
 }
 
-fn framing(headers: &HeaderMap, version: Version) -> Result<Framing, StatusCode> {
-    const BAD: StatusCode = StatusCode::BAD_REQUEST;
-    let mut lengths = headers.get_all(CONTENT_LENGTH).into_iter();
-    let mut codings = headers.get_all(TRANSFER_ENCODING).into_iter();
-    match (lengths.next(), codings.next()) {
+fn framing(
+    (length, is_double): Field<'_>,
+    (coding, has_more): Field<'_>,
+    version: Version,
+) -> Result<Framing, StatusCode> {
+    match (length, coding) {
         (None, None) => Ok(Framing::Length(0)),
-        (Some(_), Some(_)) => Err(BAD),
-        (Some(length), None) if lengths.next().is_none() => {
-            number(length.as_bytes()).map(Framing::Length).ok_or(BAD)
-        }
-        (Some(_), None) => Err(BAD),
-        (None, Some(_)) if version == Version::HTTP_10 => Err(BAD),
-        (None, Some(coding)) => {
-            let coding = coding.as_bytes().trim_ascii();
-            match coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none() {
+        (Some(length), None) if !is_double => number(length).map(Framing::Length).ok_or(BAD),
+        (None, Some(coding)) if version == Version::HTTP_11 => {
+            match coding.eq_ignore_ascii_case(b"chunked") && !has_more {
                 true => Ok(Framing::Chunked),
                 false if coding.is_empty() => Err(BAD),
                 false if coding.to_ascii_lowercase().starts_with(b"chunked") => Err(BAD),
                 false => Err(StatusCode::NOT_IMPLEMENTED),
             }
         }
+        _ => Err(BAD),
     }
 }
 
@@ -210,26 +267,22 @@ fn number(value: &[u8]) -> Option<u64> {
     text.parse().ok()
 }
 
-fn expects_continue(headers: &HeaderMap, version: Version) -> Result<bool, StatusCode> {
-    let mut expected = headers.get_all(EXPECT).into_iter();
-    match (expected.next(), expected.next()) {
-        (None, _) => Ok(false),
-        (Some(value), None) if value.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
+fn expects_continue(
+    (expected, is_double): Field<'_>,
+    version: Version,
+) -> Result<bool, StatusCode> {
+    match expected {
+        None => Ok(false),
+        Some(value) if !is_double && value.eq_ignore_ascii_case(b"100-continue") => {
             Ok(version == Version::HTTP_11)
         }
         _ => Err(StatusCode::EXPECTATION_FAILED),
     }
 }
 
-/// Whether a `Connection` header has this element.
-pub(crate) fn asks_for(headers: &HeaderMap, element: &str) -> bool {
-    let mut values = headers.get_all(CONNECTION).iter();
-    values.any(|value| lists(value, element))
-}
-
 /// Whether a list, such as `keep-alive, Upgrade`, has this element.
-pub(crate) fn lists(value: &HeaderValue, element: &str) -> bool {
-    let mut elements = value.as_bytes().split(|&byte| byte == b',');
+pub(crate) fn lists(value: &[u8], element: &str) -> bool {
+    let mut elements = value.split(|&byte| byte == b',');
     elements.any(|it| it.trim_ascii().eq_ignore_ascii_case(element.as_bytes()))
 }
 

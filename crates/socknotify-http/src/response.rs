@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING};
 use http::response::Parts;
-use http::{HeaderMap, HeaderValue, StatusCode, Version};
+use http::{StatusCode, Version};
 use socknotify::owned::Limited;
 
 use crate::Response;
 use crate::date;
-use crate::head::{asks_for, lists};
+use crate::head::lists;
 
 /// Bytes of up to this many go out with their head, in one call.
 const TOGETHER: usize = 64 << 10;
@@ -193,6 +193,7 @@ pub(crate) struct Answer {
     pub(crate) version: Version,
     pub(crate) is_head: bool,
     pub(crate) persists: bool,
+    pub(crate) now: Instant,
 }
 
 /// What was written.
@@ -365,7 +366,7 @@ fn write_with(
     parts: &Parts,
     body: &mut ResponseBody,
 ) -> Result<(u64, bool), Failure> {
-    let (status, headers) = (parts.status, &parts.headers);
+    let status = parts.status;
     let has_body = !(status.is_informational()
         || status == StatusCode::NO_CONTENT
         || status == StatusCode::NOT_MODIFIED);
@@ -375,17 +376,8 @@ fn write_with(
         None if answer.version == Version::HTTP_11 => Ending::Chunks,
         None => Ending::Close,
     };
-    let persists = answer.persists && ending != Ending::Close && !asks_for(headers, "close");
     let is_text = matches!(body.0, Kind::Bytes(_, true));
-    write_head(
-        &mut out.bytes,
-        answer,
-        status,
-        headers,
-        ending,
-        persists,
-        is_text,
-    );
+    let persists = write_head(&mut out.bytes, answer, parts, ending, is_text);
     let length = match &mut body.0 {
         _ if !has_body || answer.is_head => 0,
         Kind::Upgrade(_) => 0,
@@ -424,53 +416,66 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     }
 }
 
+/// True if the connection may be used again.
 fn write_head(
     out: &mut Vec<u8>,
     answer: Answer,
-    status: StatusCode,
-    headers: &HeaderMap,
+    parts: &Parts,
     ending: Ending,
-    persists: bool,
     is_text: bool,
-) {
-    let reason = status.canonical_reason().unwrap_or("");
-    for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
+) -> bool {
+    let reason = parts.status.canonical_reason().unwrap_or("");
+    for part in ["HTTP/1.1 ", parts.status.as_str(), " ", reason, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
-    for (name, value) in headers {
+    let mut persists = answer.persists && ending != Ending::Close;
+    let (mut has_type, mut has_date, mut has_connection) = (false, false, false);
+    for (name, value) in &parts.headers {
         // How the body ends, and whether the connection goes on, is the server's to say.
-        let is_own = name == CONTENT_LENGTH || name == TRANSFER_ENCODING;
-        let is_closing = name == CONNECTION && lists(value, "close");
-        if !is_own && !is_closing {
-            line(out, name.as_str(), value.as_bytes());
+        if name == CONTENT_LENGTH || name == TRANSFER_ENCODING {
+            continue;
         }
+        if name == CONNECTION && lists(value.as_bytes(), "close") {
+            persists = false;
+            continue;
+        }
+        has_connection |= name == CONNECTION;
+        has_type |= name == CONTENT_TYPE;
+        has_date |= name == DATE;
+        line(out, name.as_str(), value.as_bytes());
     }
-    if is_text && !headers.contains_key(CONTENT_TYPE) {
+    if is_text && !has_type {
         line(out, "content-type", b"text/plain; charset=utf-8");
     }
     match ending {
         Ending::Length(length) => {
-            line(out, "content-length", HeaderValue::from(length).as_bytes());
+            let (mut digits, mut at, mut left) = ([0; 20], 20, length);
+            while at == 20 || left > 0 {
+                at -= 1;
+                digits[at] = b'0' + (left % 10) as u8;
+                left /= 10;
+            }
+            line(out, "content-length", &digits[at..]);
         }
         Ending::Chunks => line(out, "transfer-encoding", b"chunked"),
         Ending::None | Ending::Close => {}
     }
-    match (persists, answer.version) {
-        _ if status == StatusCode::SWITCHING_PROTOCOLS => {
-            if !headers.contains_key(CONNECTION) {
-                line(out, "connection", b"upgrade");
-            }
+    if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+        if !has_connection {
+            line(out, "connection", b"upgrade");
         }
-        (false, _) => line(out, "connection", b"close"),
-        (true, Version::HTTP_10) => line(out, "connection", b"keep-alive"),
-        (true, _) => {}
+    } else if !persists {
+        line(out, "connection", b"close");
+    } else if answer.version == Version::HTTP_10 {
+        line(out, "connection", b"keep-alive");
     }
-    if !headers.contains_key(DATE) {
+    if !has_date {
         out.extend_from_slice(b"date: ");
-        date::write(out);
+        date::write(out, answer.now);
         out.extend_from_slice(b"\r\n");
     }
     out.extend_from_slice(b"\r\n");
+    persists
 }
 
 /// `sendfile` — Send so many bytes of a file, as far as the system does it for such a file. Returns how many. Whether the file or
