@@ -1,8 +1,10 @@
 //! [`Limited`]: a limit for several calls of a connection in blocking mode.
 
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
+
+use socket2::SockRef;
 
 use super::{Source, unacknowledged};
 
@@ -13,16 +15,17 @@ use super::{Source, unacknowledged};
 /// lets a writer wait until much of its buffer is free. Here
 ///
 /// - a call that begins after the limit fails; so all end within the limit and one more timeout;
-/// - a write goes on after its timeout if the peer has taken something meanwhile. Where the system does not tell what the
-///   peer has taken, on Windows, OpenBSD and DragonFly BSD, it does not.
+/// - a write goes on after its timeout if the peer has taken something meanwhile, or if that is not known yet: so a peer that takes
+///   nothing is given up after one to two timeouts. Where the system does not tell what the peer has taken, on Windows, OpenBSD and
+///   DragonFly BSD, it does not go on.
 ///
 /// So use a short limit to receive a request, and a long one to send an answer: a peer that stalls is found out by the
 /// timeout.
 ///
 /// # Errors
 ///
-/// Reads and writes fail with [`ErrorKind::TimedOut`] after the limit, and if the peer sends or takes nothing for the
-/// stream's timeout.
+/// Reads and writes fail with [`ErrorKind::TimedOut`] after the limit, and if the peer sends nothing for the stream's timeout, or takes
+/// nothing for twice that time.
 ///
 /// # Examples
 ///
@@ -50,8 +53,10 @@ pub struct Limited<S> {
     stream: S,
     /// Never, if the clock does not reach it.
     end: Option<Instant>,
-    /// What the peer had not acknowledged when a write that nothing was accepted of had waited for its timeout.
-    unacknowledged: Option<u64>,
+    /// When a write had waited for its timeout, and what the peer had not acknowledged then.
+    waited: Option<(Instant, u64)>,
+    /// The peer has taken nothing for so long that the next write fails.
+    has_stalled: bool,
 }
 
 impl<S: Source> Limited<S> {
@@ -61,7 +66,8 @@ impl<S: Source> Limited<S> {
         Limited {
             stream,
             end,
-            unacknowledged: None,
+            waited: None,
+            has_stalled: false,
         }
     }
 
@@ -70,7 +76,8 @@ impl<S: Source> Limited<S> {
         Limited {
             stream,
             end: Some(end),
-            unacknowledged: None,
+            waited: None,
+            has_stalled: false,
         }
     }
 
@@ -81,14 +88,78 @@ impl<S: Source> Limited<S> {
         }
     }
 
-    /// Whether the peer has taken something since this was last asked. The first time is no answer: what it had not
-    /// taken before that is not known.
-    fn has_progressed(&mut self) -> bool {
-        let now = unacknowledged(&self.stream);
-        let before = std::mem::replace(&mut self.unacknowledged, now);
-        now.is_some() && now != before
+    /// Whether the peer has taken nothing since a write had waited for its timeout, when another one has waited, and was accepted so
+    /// much of. The first time nothing is known of the time before.
+    fn stalls(&mut self, accepted: u64) -> bool {
+        let Some(left) = unacknowledged(&self.stream) else {
+            return accepted == 0;
+        };
+        let now = Instant::now();
+        let since = match self.waited {
+            Some((since, before)) if left >= before + accepted => since,
+            _ => now,
+        };
+        self.waited = Some((since, left));
+        // It may also be a signal that has ended the call.
+        let timeout = SockRef::from(&self.stream.socket()).write_timeout();
+        since < now && timeout.is_ok_and(|it| it.is_some_and(|it| now - since + TICKS >= it))
+    }
+
+    /// Runs a call that sends up to so many bytes on the stream, such as `sendfile`, as often as a [`write`](Write::write) would.
+    ///
+    /// # Errors
+    ///
+    /// Those of a write, and the call's own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::io::{self, Read, Write};
+    /// # use std::net::{TcpListener, TcpStream};
+    /// # use std::time::Duration;
+    /// use socknotify::owned::Limited;
+    ///
+    /// # let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// # let mut peer = TcpStream::connect(listener.local_addr()?)?;
+    /// # let stream = listener.accept()?.0;
+    /// let mut limited = Limited::within(&stream, Duration::from_secs(600));
+    /// // For example a call of the system's that the standard library does not have.
+    /// let sent = limited.send_with(4, |stream| stream.write(b"pong"))?;
+    /// # assert_eq!(sent, 4);
+    /// # peer.read_exact(&mut [0; 4])?;
+    /// # Ok::<(), io::Error>(())
+    /// ```
+    pub fn send_with(
+        &mut self,
+        length: usize,
+        mut call: impl FnMut(&mut S) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            self.check()?;
+            if self.has_stalled {
+                return Err(late());
+            }
+            match call(&mut self.stream) {
+                Ok(count) if count < length => {
+                    self.has_stalled = self.stalls(count as u64);
+                    return Ok(count);
+                }
+                Err(error) if is_late(&error) => {
+                    if self.stalls(0) {
+                        return Err(late());
+                    }
+                }
+                outcome => {
+                    self.waited = None;
+                    return outcome;
+                }
+            }
+        }
     }
 }
+
+/// A call may return that much before its timeout, which systems count in ticks.
+const TICKS: Duration = Duration::from_millis(20);
 
 fn late() -> io::Error {
     ErrorKind::TimedOut.into()
@@ -108,20 +179,12 @@ impl<S: Read + Source> Read for Limited<S> {
 
 impl<S: Write + Source> Write for Limited<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        loop {
-            self.check()?;
-            match self.stream.write(bytes) {
-                Err(error) if is_late(&error) => {
-                    if !self.has_progressed() {
-                        return Err(late());
-                    }
-                }
-                outcome => {
-                    self.unacknowledged = None;
-                    return outcome;
-                }
-            }
-        }
+        self.send_with(bytes.len(), |stream| stream.write(bytes))
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let length = parts.iter().map(|part| part.len()).sum();
+        self.send_with(length, |stream| stream.write_vectored(parts))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -185,6 +248,39 @@ mod tests {
             outcome.expect_err("nothing comes").kind(),
             ErrorKind::TimedOut
         );
+        Ok(())
+    }
+
+    /// A stream that counts its writes, of which each waits for the timeout.
+    struct Counted<'a>(&'a TcpStream, usize);
+
+    impl Source for Counted<'_> {
+        fn socket(&self) -> crate::owned::BorrowedSocket<'_> {
+            self.0.socket()
+        }
+    }
+
+    impl Write for Counted<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 += 1;
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Whether its buffer is full from the beginning, or is filled by the first write.
+    #[cfg(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple"))]
+    #[test]
+    fn a_peer_that_takes_nothing_is_found_out_in_two_timeouts() -> io::Result<()> {
+        let (stream, _peer) = pair()?;
+        for _ in 0..2 {
+            let mut writes = Limited::within(Counted(&stream, 0), Duration::MAX);
+            let error = writes.write_all(&vec![1; 64 << 20]).expect_err("it stalls");
+            assert_eq!((error.kind(), writes.stream.1), (ErrorKind::TimedOut, 2));
+        }
         Ok(())
     }
 
