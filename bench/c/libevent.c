@@ -1,41 +1,8 @@
-/* libevent: events, persistent for the server, without its buffers. */
+/* libevent: events, without its buffers. */
 #include "bench.h"
 #include <event2/event.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-struct connection {
-  struct event *event;
-  unsigned work;
-};
-
-static void on_readable(evutil_socket_t fd, short what, void *argument) {
-  struct connection *connection = argument;
-  char buffer[4096];
-  ssize_t length = read(fd, buffer, sizeof buffer);
-  if (length > 0) {
-    compute(connection->work);
-    /* The client reads answers as they come, so that there is always room. */
-    if (write(fd, buffer, length) == length) return;
-  }
-  event_free(connection->event);
-  close(fd);
-  free(connection);
-}
-
-int bench_serve(const int *sockets, size_t count, unsigned work) {
-  struct event_base *base = event_base_new();
-  if (!base) return 1;
-  for (size_t i = 0; i < count; i++) {
-    struct connection *connection = malloc(sizeof *connection);
-    connection->work = work;
-    connection->event = event_new(base, sockets[i], EV_READ | EV_PERSIST, on_readable, connection);
-    if (event_add(connection->event, NULL)) return 1;
-  }
-  event_base_dispatch(base);
-  event_base_free(base);
-  return 0;
-}
 
 struct state {
   struct event_base *base;
@@ -74,12 +41,6 @@ int bench_add(struct state *state, const int *sockets, size_t count) {
   return 0;
 }
 
-int bench_remove(struct state *state) {
-  for (size_t i = 0; i < state->count; i++) event_free(state->events[i]);
-  state->count = state->unarmed = 0;
-  return 0;
-}
-
 static int add_all(struct state *state) {
   while (state->unarmed)
     if (event_add(state->to_arm[--state->unarmed], NULL)) return 1;
@@ -101,7 +62,7 @@ int bench_wait(struct state *state, size_t count) {
 }
 
 void bench_free(struct state *state) {
-  bench_remove(state);
+  for (size_t i = 0; i < state->count; i++) event_free(state->events[i]);
   event_base_free(state->base);
   free(state->events);
   free(state->to_arm);

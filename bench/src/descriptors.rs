@@ -17,10 +17,3 @@ pub(crate) fn raise() {
         }
     }
 }
-
-/// How many a case may use, with some left for everything else.
-pub(crate) fn available() -> usize {
-    const ELSE: u64 = 256;
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(limit.saturating_sub(ELSE)).unwrap_or(usize::MAX)
-}

@@ -1,4 +1,4 @@
-//! [`Environment`]: when, where and how a run was made, without which its figures mean little.
+//! When and where a run was made, without which its figures mean little.
 
 use std::fs;
 use std::process::Command;
@@ -7,87 +7,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What a report has to say of its run.
-#[derive(Clone)]
-pub(crate) struct Environment {
-    date: String,
-    commit: String,
-    processor: String,
-    system: String,
-    command: String,
-    /// Quick or full, and how many rounds.
-    effort: String,
-    /// How many processors others kept busy.
-    busy: String,
-}
-
-impl Environment {
-    pub(crate) fn now(is_quick: bool, rounds: usize) -> Self {
-        let kind = if is_quick { "quick" } else { "full" };
-        Environment {
-            date: output(&["date", "-u", "+%Y-%m-%d %H:%M UTC"]),
-            commit: commit(),
-            processor: processor(),
-            system: system(),
-            command: command(),
-            effort: format!("{kind}, rounds: {rounds}"),
-            busy: UNKNOWN.to_owned(),
-        }
-    }
-
-    /// Before a run, with how many processors others keep busy. That takes a second, in which this program sleeps: so what
-    /// it did before does not count, as it would in a load average.
-    pub(crate) fn before_run(&self) -> Self {
-        let first = Times::now();
-        thread::sleep(Duration::from_secs(1));
-        let busy = first
-            .zip(Times::now())
-            .map(|(first, then)| first.busy_until(then));
-        Environment {
-            busy: busy.map_or(UNKNOWN.to_owned(), |busy| format!("{busy:.2}")),
-            ..self.clone()
-        }
-    }
-
-    /// What it is called, and what it is.
-    pub(crate) fn entries(&self) -> [(&'static str, &str); 7] {
-        [
-            ("date", &self.date),
-            ("commit", &self.commit),
-            ("processor", &self.processor),
-            ("system", &self.system),
-            ("command", &self.command),
-            ("effort", &self.effort),
-            ("busy processors before", &self.busy),
-        ]
-    }
-
-    /// Whether what a run has found still stands: it is of this commit and machine, and of as many rounds.
-    pub(crate) fn is_like(&self, run: &Value) -> bool {
-        let parts = [
-            ("commit", &self.commit),
-            ("processor", &self.processor),
-            ("system", &self.system),
-            ("effort", &self.effort),
-        ];
-        parts.iter().all(|&(name, part)| run[name] == **part)
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        let entries = self.entries().into_iter();
-        entries
-            .map(|(name, value)| (name.replace(' ', "_"), json!(value)))
-            .collect()
-    }
-}
-
-/// The command line, without the directory that the program is in.
-fn command() -> String {
-    let mut words: Vec<_> = std::env::args().collect();
-    if let Some(program) = words.first_mut() {
-        *program = env!("CARGO_PKG_NAME").to_owned();
-    }
-    words.join(" ")
+/// With how many processors others keep busy. To find that takes a second, in which this program sleeps.
+pub(crate) fn now() -> Value {
+    let first = Times::now();
+    thread::sleep(Duration::from_secs(1));
+    let busy = first.zip(Times::now());
+    json!({
+        "date": output(&["date", "-u", "+%Y-%m-%d %H:%M UTC"]),
+        "commit": commit(),
+        "processor": processor(),
+        "system": system(),
+        "busy_processors": busy.map(|(first, then)| first.busy_until(then)),
+    })
 }
 
 const UNKNOWN: &str = "unknown";

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The processors that this process may use.
-pub(crate) fn allowed() -> io::Result<Vec<usize>> {
+fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     let all = 0..CpuSet::MAX_CPU;
     Ok(all.filter(|&processor| set.is_set(processor)).collect())
 }
 
 /// Have this thread, and those that it starts, run on one processor only.
-pub(crate) fn stay_on(processor: usize) -> io::Result<()> {
+fn stay_on(processor: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(processor);
     Ok(sched_setaffinity(None, &set)?)

@@ -15,10 +15,4 @@ impl Random {
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         bits ^ (bits >> 31)
     }
-
-    /// More than 0, at most 1.
-    pub(crate) fn part(&mut self) -> f64 {
-        // As many bits as a number has behind its point.
-        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::figure::{Figure, Sample};
+use crate::compare::Sample;
 
 /// Runs from its creation on.
 pub(crate) struct Stopwatch {
@@ -37,13 +37,13 @@ impl Stopwatch {
         read(self.clock) - self.cpu
     }
 
-    /// Wall time and CPU time so far, for each of this many notifications.
+    /// Wall time and CPU time so far in nanoseconds, for each of this many notifications.
     pub(crate) fn per(&self, notifications: usize) -> Sample {
         let each = |time: Duration| time.as_nanos() as f64 / notifications as f64;
         let cpu = self.cpu();
         Sample::from([
-            (Figure::Gross, each(self.wall.elapsed())),
-            (Figure::Cpu, each(cpu)),
+            ("wall_ns", each(self.wall.elapsed())),
+            ("cpu_ns", each(cpu)),
         ])
     }
 }

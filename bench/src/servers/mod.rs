@@ -1,42 +1,86 @@
-//! Servers of many threads: ours, raw system calls, and the peers.
+//! How many requests a server answers whose handlers do not block: an HTTP responder, which parses each request with
+//! `httparse`, keeps the connection alive, and answers with the same bytes.
 //!
-//! All serve the same connections in the same way, and differ in how a thread comes to hear of one that
-//! has something for it. Those with a set of sockets for each thread deal the connections out; with the
-//! others any thread serves any connection, and arms it again after each time.
+//! All serve the same connections in the same way, and differ in how a thread comes to hear of one that has something for it.
+//! Ports have four threads, the others one for each processor that the server has.
 
-pub(crate) mod blocking;
-pub(crate) mod files;
-mod foreign;
-mod mio;
-mod polling;
 mod raw_epoll;
-mod raw_uring;
 mod socknotify;
-mod tokio;
+pub(crate) mod tokio;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
-use ::socknotify::WakePolicy;
-use ::socknotify::owned::Port;
+pub(crate) use self::socknotify::{serve_keys, serve_owned, take_events};
+use crate::client::{self, Load};
+use crate::compare::Options;
 
-use crate::foreign::Library;
-use crate::implementation::Implementation;
+/// Serves connections, which are in non-blocking mode, on so many threads.
+type Serve = fn(usize, Vec<TcpStream>, Until<'_>) -> io::Result<()>;
 
-/// What is answered to what is received. It belongs to one connection.
-pub(crate) trait Protocol: Clone + Send + Sync + 'static {
-    /// How much is received at once, in bytes; at most [`MOST`].
-    const ROOM: usize = MOST;
+const SIDES: [(&str, Serve); 4] = [
+    ("tokio", tokio::serve),
+    ("raw epoll", |threads, streams, until| {
+        raw_epoll::serve(threads, connections(streams, &Responder::default()), until)
+    }),
+    ("keys", |_, streams, until| {
+        let connections = connections(streams, &Responder::default());
+        serve_keys(THREADS, ROOM, connections, until)
+    }),
+    ("owned", |_, streams, until| {
+        let connections = connections(streams, &Responder::default());
+        serve_owned(THREADS, ROOM, connections, until)
+    }),
+];
 
-    fn answer(&mut self, received: &[u8], answers: &mut Vec<u8>) -> io::Result<()>;
+/// Of a port.
+const THREADS: usize = 4;
+
+const CASES: [(&str, usize, bool); 4] = [
+    ("HTTP, 100 connections", 100, true),
+    ("HTTP, 1,000 connections", 1000, true),
+    ("HTTP, 100 connections, shared processors", 100, false),
+    ("HTTP, 1,000 connections, shared processors", 1000, false),
+];
+
+/// Notifications that a thread takes at once.
+const ROOM: usize = 64;
+
+/// With each server the rate is now one, now another, by half: see bench/README.md.
+const ROUNDS: usize = 15;
+
+pub(crate) fn run(options: &Options) -> io::Result<()> {
+    for (case, connections, is_apart) in CASES {
+        if !options.wants(case) {
+            continue;
+        }
+        let threads = match is_apart {
+            true => 1,
+            false => thread::available_parallelism()?.get(),
+        };
+        // The first answers of all count, and come late: so many are not to be one in a hundred.
+        let least = if connections > 100 { 3000 } else { 1000 };
+        let milliseconds = options.milliseconds.max(least);
+        options.compare(case, ROUNDS, &SIDES, |serve| {
+            let serve = |streams: Vec<_>, until: Until<'_>| serve(threads, streams, until);
+            client::measure(Load::Http, connections, milliseconds, is_apart, serve).map(Some)
+        })?;
+    }
+    Ok(())
 }
 
-/// The most that is received at once.
-const MOST: usize = 4096;
+/// Waits until the server shall end.
+pub(crate) type Until<'a> = &'a mut dyn FnMut() -> io::Result<()>;
+
+/// The most that is received at once, in bytes.
+pub(crate) const MOST: usize = 4096;
+
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
+    Content-Type: text/plain\r\n\
+    Content-Length: 14\r\n\r\n\
+    Hello, world!\n";
 
 /// What is done with a connection that is ready.
 pub(crate) trait Session: Clone + Send + Sync + 'static {
@@ -53,109 +97,10 @@ pub(crate) enum Outcome {
     Ended,
 }
 
-/// How a server is built.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) threads: usize,
-    /// Notifications that a thread takes at once.
-    pub(crate) room: usize,
-}
-
-/// Waits until the server shall end.
-pub(crate) type Until<'a> = &'a mut dyn FnMut() -> io::Result<()>;
-
-/// Serve these connections, which are in non-blocking mode.
-pub(crate) fn serve<P: Protocol>(
-    implementation: Implementation,
-    shape: Shape,
-    protocol: &P,
-    streams: Vec<TcpStream>,
-    until: Until<'_>,
-) -> io::Result<()> {
-    match implementation {
-        Implementation::RawUring => raw_uring::serve(shape, protocol, streams, until),
-        Implementation::Tokio => tokio::serve(shape, protocol, streams, until),
-        _ => {
-            let conversation = Conversation {
-                protocol: protocol.clone(),
-                answers: Vec::new(),
-            };
-            serve_ready(implementation, shape, &conversation, streams, until)
-        }
-    }
-}
-
-/// An echo server by a library in C, with so much computing for each message.
-pub(crate) fn echo_foreign(
-    library: Library,
-    shape: Shape,
-    work: Duration,
-    streams: Vec<TcpStream>,
-    until: Until<'_>,
-) -> io::Result<()> {
-    foreign::echo(library, shape, work, streams, until)
-}
-
-/// The same for those implementations that say which connection is ready.
-pub(crate) fn serve_ready<S: Session>(
-    implementation: Implementation,
-    shape: Shape,
-    session: &S,
-    streams: Vec<TcpStream>,
-    until: Until<'_>,
-) -> io::Result<()> {
-    let connections: Vec<_> = streams
-        .into_iter()
-        .map(|stream| Connection {
-            stream,
-            session: session.clone(),
-        })
-        .collect();
-    match implementation {
-        Implementation::RawEpoll => raw_epoll::serve_shared(shape, share(connections), until),
-        Implementation::RawEpollEach => raw_epoll::serve_each(shape, connections, until),
-        Implementation::Polling => polling::serve(shape, share(connections), until),
-        Implementation::Mio => mio::serve(shape, connections, until),
-        Implementation::Socknotify(backend) => {
-            socknotify::serve(backend, shape, share(connections), until)
-        }
-        Implementation::Owned(backend) => {
-            socknotify::serve_owned(Port::builder().backend(backend), shape, connections, until)
-        }
-        Implementation::Unwatched(backend) => {
-            let builder = Port::builder().backend(backend).strict();
-            socknotify::serve_owned(builder, shape, connections, until)
-        }
-        Implementation::Eager(backend) => {
-            let builder = Port::builder().backend(backend);
-            let builder = builder.wake_policy(WakePolicy::Eager);
-            socknotify::serve_owned(builder, shape, connections, until)
-        }
-        _ => Err(io::Error::other(format!("{implementation} is no server"))),
-    }
-}
-
-/// A connection that is one thread's alone.
-struct Connection<S> {
+/// A connection, and what is done with it.
+pub(crate) struct Connection<S> {
     stream: TcpStream,
     session: S,
-}
-
-impl<S: Session> Connection<S> {
-    fn serve(&mut self) -> io::Result<Outcome> {
-        self.session.serve(&self.stream)
-    }
-
-    /// Serve it until nothing is left, as one has to after an edge. False at its end.
-    fn drain(&mut self) -> io::Result<bool> {
-        loop {
-            match self.serve()? {
-                Outcome::More => {}
-                Outcome::Drained => return Ok(true),
-                Outcome::Ended => return Ok(false),
-            }
-        }
-    }
 }
 
 impl<S> AsFd for Connection<S> {
@@ -164,39 +109,16 @@ impl<S> AsFd for Connection<S> {
     }
 }
 
-/// A connection that any thread may serve. One at a time does, so that the lock is free.
-struct Shared<S> {
-    stream: TcpStream,
-    session: Mutex<S>,
-}
-
-impl<S: Session> Shared<S> {
-    /// False at its end.
-    fn serve(&self) -> io::Result<bool> {
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(session.serve(&self.stream)? != Outcome::Ended)
-    }
-}
-
-fn share<S>(connections: Vec<Connection<S>>) -> Vec<Shared<S>> {
-    let share = |Connection { stream, session }| Shared {
+pub(crate) fn connections<S: Session>(streams: Vec<TcpStream>, session: &S) -> Vec<Connection<S>> {
+    let connection = |stream| Connection {
         stream,
-        session: Mutex::new(session),
+        session: session.clone(),
     };
-    connections.into_iter().map(share).collect()
+    streams.into_iter().map(connection).collect()
 }
 
-/// Each thread's part, where threads have sets of their own.
-fn deal<T>(connections: Vec<T>, threads: usize) -> Vec<Vec<T>> {
-    let mut hands: Vec<Vec<T>> = (0..threads).map(|_| Vec::new()).collect();
-    for (index, connection) in connections.into_iter().enumerate() {
-        hands[index % threads].push(connection);
-    }
-    hands
-}
-
-/// Serve on a thread for each of these until the server shall end, and have them end.
-fn on_threads<F>(
+/// Serves on a thread for each of these until the server shall end, and has them end.
+pub(crate) fn on_threads<F>(
     serve: impl Iterator<Item = F>,
     until: Until<'_>,
     end: impl FnOnce() -> io::Result<()>,
@@ -215,39 +137,59 @@ where
     })
 }
 
-/// Receives what is there, and answers.
-#[derive(Clone)]
-struct Conversation<P> {
-    protocol: P,
+/// What has been received and not been answered.
+#[derive(Clone, Default)]
+struct Responder {
+    received: Vec<u8>,
     answers: Vec<u8>,
 }
 
-impl<P: Protocol> Session for Conversation<P> {
+impl Responder {
+    /// Takes every complete request, and puts its answer down.
+    fn answer(&mut self, received: &[u8]) -> io::Result<&[u8]> {
+        self.answers.clear();
+        self.received.extend_from_slice(received);
+        let mut taken = 0;
+        loop {
+            let mut headers = [httparse::EMPTY_HEADER; 32];
+            let mut request = httparse::Request::new(&mut headers);
+            let outcome = request.parse(&self.received[taken..]);
+            match outcome.map_err(io::Error::other)? {
+                httparse::Status::Complete(length) => {
+                    taken += length;
+                    self.answers.extend_from_slice(RESPONSE);
+                }
+                httparse::Status::Partial => break,
+            }
+        }
+        self.received.drain(..taken);
+        Ok(&self.answers)
+    }
+}
+
+impl Session for Responder {
+    /// Receives what is there, and answers.
     fn serve<S: Read + Write>(&mut self, mut stream: S) -> io::Result<Outcome> {
         let mut buffer = [0; MOST];
-        let received = match stream.read(&mut buffer[..P::ROOM]) {
+        let length = match stream.read(&mut buffer) {
             Ok(0) => return Ok(Outcome::Ended),
-            Ok(length) => &buffer[..length],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(Outcome::Drained);
-            }
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Outcome::Drained),
             Err(error) if is_end(&error) => return Ok(Outcome::Ended),
             Err(error) => return Err(error),
         };
-        self.answers.clear();
-        self.protocol.answer(received, &mut self.answers)?;
         // The client reads answers as they come, so that there is always room.
-        match stream.write_all(&self.answers) {
+        match stream.write_all(self.answer(&buffer[..length])?) {
             Err(error) if is_end(&error) => Ok(Outcome::Ended),
             Err(error) => Err(error),
-            Ok(()) if received.len() < P::ROOM => Ok(Outcome::Drained),
+            Ok(()) if length < MOST => Ok(Outcome::Drained),
             Ok(()) => Ok(Outcome::More),
         }
     }
 }
 
 /// Whether the client has gone.
-fn is_end(error: &io::Error) -> bool {
+pub(crate) fn is_end(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe

@@ -1,30 +1,34 @@
 //! Ours: one port for all threads, with keys or with connections that it owns.
 
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
-use socknotify::owned::{Builder, Event, Interest, Port, Source, Worker};
-use socknotify::{Backend, CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
+use socknotify::owned::{Event, Interest, Port, Source, Worker};
+use socknotify::{CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
 
-use super::{Connection, Outcome, Session, Shape, Shared, Until, on_threads};
+use super::{Connection, Outcome, Session, Until, on_threads};
 
-pub(super) fn serve<S: Session>(
-    backend: Backend,
-    shape: Shape,
-    connections: Vec<Shared<S>>,
+/// With keys: any thread serves any connection, one at a time, so that the lock is free.
+pub(crate) fn serve_keys<S: Session>(
+    threads: usize,
+    room: usize,
+    connections: Vec<Connection<S>>,
     until: Until<'_>,
 ) -> io::Result<()> {
     const ONESHOT: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
+    let share = |Connection { stream, session }| (stream, Mutex::new(session));
+    let connections: Vec<_> = connections.into_iter().map(share).collect();
     let enable = |key: usize| {
-        let stream = &connections[key].stream;
+        let (stream, _) = &connections[key];
         Registration::enable(stream, key, EventFilter::IN, ONESHOT)
     };
-    let port = CompletionPort::builder().backend(backend).build()?;
+    let port = CompletionPort::builder().build()?;
     for key in 0..connections.len() {
         port.register(enable(key))?;
     }
     let serve = || -> io::Result<()> {
-        let mut entries = vec![Entry::default(); shape.room];
-        let mut batch = Vec::with_capacity(shape.room);
+        let mut entries = vec![Entry::default(); room];
+        let mut batch = Vec::with_capacity(room);
         loop {
             let taken = match port.process(&mut batch, &mut entries, None) {
                 Ok(taken) => taken,
@@ -34,32 +38,34 @@ pub(super) fn serve<S: Session>(
             batch.clear();
             for entry in taken {
                 let key = entry.completion_key;
-                if connections[key].serve()? {
+                let (stream, session) = &connections[key];
+                let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
+                if session.serve(stream)? != Outcome::Ended {
                     batch.push(enable(key));
                 }
             }
         }
     };
-    let threads = std::iter::repeat_n(serve, shape.threads);
+    let threads = std::iter::repeat_n(serve, threads);
     on_threads(threads, until, || {
         port.close();
         Ok(())
     })
 }
 
-pub(super) fn serve_owned<S: Session>(
-    builder: Builder<Connection<S>>,
-    shape: Shape,
+pub(crate) fn serve_owned<S: Session>(
+    threads: usize,
+    room: usize,
     connections: Vec<Connection<S>>,
     until: Until<'_>,
 ) -> io::Result<()> {
-    let port = builder.build()?;
+    let port = Port::<Connection<S>>::builder().build()?;
     for connection in connections {
         let connection = port.adopt(connection)?;
         port.arm(connection, Interest::IN);
     }
     let serve = || {
-        take_events(&port, shape.room, |event, worker| {
+        take_events(&port, room, |event, worker| {
             if let Event::Ready(mut held, _) = event {
                 let (connection, readiness) = held.split();
                 let stream = readiness.io(&connection.stream);
@@ -70,15 +76,15 @@ pub(super) fn serve_owned<S: Session>(
             Ok(())
         })
     };
-    let threads = std::iter::repeat_n(serve, shape.threads);
+    let threads = std::iter::repeat_n(serve, threads);
     on_threads(threads, until, || {
         port.close();
         Ok(())
     })
 }
 
-/// Take events on this thread, until the port is closed.
-pub(super) fn take_events<T: Source, M>(
+/// Takes events on this thread, until the port is closed.
+pub(crate) fn take_events<T: Source, M>(
     port: &Port<T, M>,
     room: usize,
     mut handle: impl FnMut(Event<T, M>, &mut Worker<T, M>) -> io::Result<()>,

@@ -7,27 +7,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use super::{Protocol, Shape, Until, is_end};
+use super::{MOST, Responder, Until, is_end};
 
-pub(super) fn serve<P: Protocol>(
-    shape: Shape,
-    protocol: &P,
-    streams: Vec<TcpStream>,
-    until: Until<'_>,
-) -> io::Result<()> {
+pub(super) fn serve(threads: usize, streams: Vec<TcpStream>, until: Until<'_>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(shape.threads)
+        .worker_threads(threads)
         .enable_io()
         .build()?;
-    let tasks: Vec<_> = streams
+    let tasks = streams
         .into_iter()
-        .map(|stream| runtime.spawn(converse(stream, protocol.clone())))
-        .collect();
-    finish(&runtime, tasks, until)
+        .map(|stream| runtime.spawn(converse(stream)));
+    finish(&runtime, tasks.collect(), until)
 }
 
-/// Wait for the end, and then for all tasks, which end with their connections.
-pub(super) fn finish(
+/// Waits for the end, and then for all tasks, which end with their connections.
+pub(crate) fn finish(
     runtime: &Runtime,
     tasks: Vec<JoinHandle<io::Result<()>>>,
     until: Until<'_>,
@@ -41,20 +35,18 @@ pub(super) fn finish(
     })
 }
 
-async fn converse<P: Protocol>(stream: TcpStream, mut protocol: P) -> io::Result<()> {
+async fn converse(stream: TcpStream) -> io::Result<()> {
     let mut stream = tokio::net::TcpStream::from_std(stream)?;
-    let mut buffer = vec![0; P::ROOM];
-    let mut answers = Vec::new();
+    let mut responder = Responder::default();
+    let mut buffer = vec![0; MOST];
     loop {
-        let received = match stream.read(&mut buffer).await {
+        let length = match stream.read(&mut buffer).await {
             Ok(0) => return Ok(()),
-            Ok(length) => &buffer[..length],
+            Ok(length) => length,
             Err(error) if is_end(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
-        answers.clear();
-        protocol.answer(received, &mut answers)?;
-        match stream.write_all(&answers).await {
+        match stream.write_all(responder.answer(&buffer[..length])?).await {
             Err(error) if is_end(&error) => return Ok(()),
             outcome => outcome?,
         }
