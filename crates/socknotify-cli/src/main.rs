@@ -9,8 +9,6 @@ mod options;
 mod output;
 mod scenarios;
 mod serve;
-mod signals;
-mod stream;
 mod system;
 
 use std::process::ExitCode;

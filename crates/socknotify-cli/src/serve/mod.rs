@@ -15,7 +15,7 @@ mod watch;
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 use std::{fmt, io};
@@ -28,7 +28,7 @@ use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::options::{self, PortOptions};
 use crate::output;
-use crate::signals::Signals;
+use crate::system::{self, Signal};
 use listen::{Bound, Listener};
 use log::LogFile;
 use root::{Root, Rules};
@@ -207,35 +207,9 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Drains the server at the first signal that ends it, and has things opened again at the others. For the second one there is a handler.
-fn obey(
-    signals: &Signals,
-    server: &Running,
-    mut bound: Bound,
-    grace: Duration,
-    reopen: &Sender<()>,
-) {
-    let mut drains = false;
-    loop {
-        signals.wait(None);
-        if signals.have_come() && !drains {
-            drains = true;
-            // Before the listener is closed: then another server may take its place.
-            bound.remove_file();
-            server.drain(grace);
-        }
-        if signals.reopen() {
-            // A server of streams has nothing to open.
-            let _ = reopen.send(());
-        }
-    }
-}
-
 /// Serves until a signal ends it. True if nothing went wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     descriptors::raise();
-    // Before it prints that it listens: a program that waits for that may send a signal.
-    let signals = Signals::catch(true)?;
     let opened = |path: &PathBuf, error| format!("open {}: {error}", path.display());
     let rules = Rules {
         shows_hidden: arguments.hidden,
@@ -251,7 +225,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         .map(|path| LogFile::open(path).map_err(|error| opened(path, error)));
     let (root, log) = (root.transpose()?, log.transpose()?);
     let port = arguments.port.build()?;
-    let (listener, bound) = Bound::bind(&arguments.listen, arguments.mode == Mode::UdpEcho)
+    let (listener, mut bound) = Bound::bind(&arguments.listen, arguments.mode == Mode::UdpEcho)
         .map_err(|error| format!("listen on {}: {error}", arguments.listen))?;
     let mut serving = Serving::default().name("serve");
     if let Some(threads) = arguments.threads {
@@ -298,8 +272,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
             )
         }
     };
-    let (grace, beside) = (arguments.grace, running.clone());
-    thread::Builder::new().spawn(move || obey(&signals, &beside, bound, grace, &reopen))?;
+    // Before it prints that it listens: a program that waits for that may send a signal.
+    let (grace, server) = (arguments.grace, running.clone());
+    system::on_signals(move |signal| match signal {
+        Signal::End => {
+            // Before the listener is closed: then another server may take its place.
+            bound.remove_file();
+            server.drain(grace);
+        }
+        // A server of streams has nothing to open.
+        Signal::Reopen => drop(reopen.send(())),
+    })?;
     output::line(format_args!("listening on {name}"))?;
     let live_line = watch::show(&running)?;
     let outcome = serve();

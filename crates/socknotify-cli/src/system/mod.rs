@@ -13,6 +13,19 @@ pub(crate) use unix::*;
 #[cfg(windows)]
 pub(crate) use windows::*;
 
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// To end the program. It comes once: the second one ends it at once.
+    End,
+    /// To open files again.
+    #[cfg_attr(windows, expect(dead_code))]
+    Reopen,
+}
+
+/// What the shell reports for a program that Ctrl-C has ended.
+const INTERRUPTED: i32 = 130;
+
 /// What the system calls itself.
 pub(crate) struct System {
     pub(crate) os: String,

@@ -2,11 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,10 +16,10 @@ use rustix::fs::{Mode, OFlags, fcntl_setfl, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::{flag, low_level};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
-use super::{Limits, System};
-use crate::signals::Waker;
+use super::{INTERRUPTED, Limits, Signal, System};
 
 /// Errors of opening a path beside those of the standard library's kinds that say that nothing is there to serve: links in a circle,
 /// a name that is too long, and what is no file.
@@ -114,36 +113,23 @@ pub(crate) fn in_use() -> u64 {
     std::fs::read_dir("/dev/fd").map_or(0, |open| open.count() as u64)
 }
 
-/// Sets `come` when a signal asks the program to end. The second one ends it at once, with this code. SIGHUP sets `reopen`.
-/// Each of them wakes, after that.
-pub(crate) fn catch_signals(
-    come: &Arc<AtomicBool>,
-    code: i32,
-    reopen: Option<&Arc<AtomicBool>>,
-    waker: &Waker,
-) -> io::Result<()> {
-    let (mut wakes, write) = UnixStream::pair()?;
+/// Calls this for each SIGINT, SIGTERM and SIGHUP, on a thread of its own.
+pub(crate) fn on_signals(mut call: impl FnMut(Signal) + Send + 'static) -> io::Result<()> {
+    let has_come = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal must not find the flag set by itself.
-        flag::register_conditional_shutdown(signal, code, Arc::clone(come))?;
-        flag::register(signal, Arc::clone(come))?;
-        low_level::pipe::register(signal, write.try_clone()?)?;
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&has_come))?;
+        flag::register(signal, Arc::clone(&has_come))?;
     }
-    if let Some(reopen) = reopen {
-        flag::register(SIGHUP, Arc::clone(reopen))?;
-        low_level::pipe::register(SIGHUP, write)?;
-    }
-    let waker = waker.clone();
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            loop {
-                match wakes.read(&mut [0; 64]) {
-                    Ok(1..) => waker.wake(),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Ok(0) | Err(_) => return,
-                }
-            }
-        })?;
-    Ok(())
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let wait = move || {
+        for signal in signals.forever() {
+            call(match signal {
+                SIGHUP => Signal::Reopen,
+                _ => Signal::End,
+            });
+        }
+    };
+    let thread = thread::Builder::new().name("signals".into());
+    thread.spawn(wait).map(drop)
 }

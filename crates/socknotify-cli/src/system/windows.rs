@@ -4,14 +4,11 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use cap_std::fs::Dir;
 use windows_version::OsVersion;
 
-use super::{Limits, System};
-use crate::signals::Waker;
+use super::{INTERRUPTED, Limits, Signal, System};
 
 /// `ERROR_INVALID_NAME`, `ERROR_BAD_PATHNAME`, `ERROR_FILENAME_EXCED_RANGE`, `ERROR_CANT_RESOLVE_FILENAME`
 pub(crate) const NO_FILE: [i32; 4] = [123, 161, 206, 1921];
@@ -74,19 +71,14 @@ pub(crate) fn in_use() -> u64 {
     0
 }
 
-/// Sets `come` on Ctrl-C and Ctrl-Break. The second one ends the program at once, with this code.
-pub(crate) fn catch_signals(
-    come: &Arc<AtomicBool>,
-    code: i32,
-    _reopen: Option<&Arc<AtomicBool>>,
-    waker: &Waker,
-) -> io::Result<()> {
-    let (come, waker) = (Arc::clone(come), waker.clone());
-    ctrlc::set_handler(move || {
-        if come.swap(true, Ordering::Relaxed) {
-            std::process::exit(code);
+/// Calls this for Ctrl-C and Ctrl-Break, on a thread of its own.
+pub(crate) fn on_signals(mut call: impl FnMut(Signal) + Send + 'static) -> io::Result<()> {
+    let mut has_come = false;
+    let handler = move || {
+        if std::mem::replace(&mut has_come, true) {
+            std::process::exit(INTERRUPTED);
         }
-        waker.wake();
-    })
-    .map_err(io::Error::other)
+        call(Signal::End);
+    };
+    ctrlc::set_handler(handler).map_err(io::Error::other)
 }
