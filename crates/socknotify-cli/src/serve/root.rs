@@ -153,13 +153,13 @@ impl Root {
 }
 
 fn content_type(path: &Path) -> HeaderValue {
-    let kind = mime_guess::from_path(path).first_or_octet_stream();
-    let charset = match kind.type_() == "text" {
-        true => "; charset=utf-8",
-        false => "",
-    };
-    let kind = HeaderValue::try_from(format!("{kind}{charset}"));
-    kind.unwrap_or(HeaderValue::from_static("application/octet-stream"))
+    match mime_guess::from_path(path).first_raw() {
+        Some(kind) if kind.starts_with("text/") => {
+            let kind = HeaderValue::try_from(format!("{kind}; charset=utf-8"));
+            kind.unwrap_or(HeaderValue::from_static("text/plain"))
+        }
+        kind => HeaderValue::from_static(kind.unwrap_or("application/octet-stream")),
+    }
 }
 
 /// Whether an error says that nothing is there that can be served. After others, such as one of the disk, that is not known.
