@@ -75,16 +75,21 @@ static inline int would_block(void) {
 }
 #endif
 
-/* Bind to a free port of the loopback interface, and say which. */
-static inline struct sockaddr_in bind_to_loopback(int socket) {
+/* Bind to a port of the loopback interface, or with 0 to a free one, and say to which. */
+static inline struct sockaddr_in bind_to_port(int socket, int port) {
     struct sockaddr_in address;
     socklen_t length = sizeof address;
     memset(&address, 0, sizeof address);
     address.sin_family = AF_INET;
+    address.sin_port = htons((uint16_t)port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     require(bind(socket, (struct sockaddr *)&address, length) == 0, "bind");
     require(getsockname(socket, (struct sockaddr *)&address, &length) == 0, "getsockname");
     return address;
+}
+
+static inline struct sockaddr_in bind_to_loopback(int socket) {
+    return bind_to_port(socket, 0);
 }
 
 /* What a client is to do: send so many messages to this address, and leave. */

@@ -411,6 +411,7 @@ typedef struct sn_entry {
 #define SN_NOT_FOUND 1168           /* of an entry: its socket is not registered with this port */
 #define SN_INTERNAL_ERROR 1359      /* a bug in this library */
 #define SN_NO_SYSTEM_RESOURCES 1450 /* a limit of the system is reached */
+#define SN_WOULD_BLOCK 10035        /* of sn_owned_send(): the connection's queue is full */
 #define SN_NOT_A_SOCKET 10038       /* of an entry: not an open socket, or not open */
 
 /*

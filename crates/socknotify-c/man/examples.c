@@ -3,6 +3,7 @@
  * and run it.
  */
 #include <socknotify.h>
+#include <socknotify_owned.h>
 
 #include <err.h>
 #include <errno.h>
@@ -418,6 +419,52 @@ int last_error_is(uint32_t error) {
 }
 /* END */
 
+/* EXAMPLE sn_owned_create sn_owned_close sn_owned_drain sn_owned_adopt sn_owned_arm sn_owned_end sn_owned_cancel sn_owned_send sn_owned_post sn_owned_next */
+struct owned {
+    int socket;
+    uint64_t handle;
+};
+
+/* Echo what one client says, until it ends, is silent for a minute, or an hour has passed. */
+void echo(int socket) {
+    sn_owned_port port;
+    sn_owned_event event;
+    uint64_t hour;
+    struct owned *client = malloc(sizeof *client);
+    client->socket = socket;
+    if (sn_owned_create(0, 65536, &port) != SN_SUCCESS ||
+        sn_owned_adopt(port, socket, client, &client->handle) != SN_SUCCESS ||
+        sn_owned_post(port, NULL, 3600 * 1000, &hour) != SN_SUCCESS) {
+        errx(1, "no port, or no socket");
+    }
+    sn_owned_arm(port, client->handle, SOCK_NOTIFY_REGISTER_EVENT_IN, 60 * 1000);
+    while (sn_owned_next(port, &event, SN_INFINITE) == SN_SUCCESS) {
+        char bytes[512];
+        ssize_t length = 0;
+        if (event.kind == SN_OWNED_CLOSED) {
+            free(event.user);
+            sn_owned_cancel(port, hour);
+            sn_owned_drain(port, 0);
+            continue;
+        }
+        if (event.kind == SN_OWNED_MESSAGE) {
+            sn_owned_drain(port, 1000);
+            continue;
+        }
+        if (event.kind == SN_OWNED_READY) {
+            client = (struct owned *)event.user;
+            length = recv(client->socket, bytes, sizeof bytes, MSG_DONTWAIT);
+        }
+        if (length > 0 && sn_owned_send(port, event.handle, bytes, (size_t)length) == SN_SUCCESS) {
+            sn_owned_arm(port, event.handle, SOCK_NOTIFY_REGISTER_EVENT_IN, 60 * 1000);
+        } else {
+            sn_owned_end(port, event.handle);
+        }
+    }
+    sn_owned_close(port);
+}
+/* END */
+
 static void require(int is_so, const char *what) {
     if (!is_so) {
         errx(1, "%s", what);
@@ -487,6 +534,12 @@ int main(void) {
     say_error("an example", SN_TIMEOUT);
     require(has_this_version(), "the version");
     require(emulated_connect(-1, NULL, 0) == -1 && last_error_is(SN_GEN_FAILURE), "the last error");
+
+    require(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && write(pair[1], "hello", 5) == 5, "a pair");
+    require(shutdown(pair[1], SHUT_WR) == 0, "shutdown");
+    echo(pair[0]);
+    require(read(pair[1], name, 5) == 5 && memcmp(name, "hello", 5) == 0, "its echo");
+    close(pair[1]);
 
     watch_signal(port, SIGTERM);
     raise(SIGTERM);

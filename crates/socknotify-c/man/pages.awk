@@ -1,6 +1,6 @@
-# Makes a page of the manual from the header and the three files here:
+# Makes a page of the manual from the headers and the three files here:
 #
-#     awk -v page=NAME -v version=VERSION -f pages.awk socknotify.h errors examples.c socknotify.3.in
+#     awk -v page=NAME -v version=VERSION -f pages.awk socknotify.h socknotify_owned.h errors examples.c socknotify.3.in
 #
 # The page of a function has the comment and the declarations that the header has together, the errors that `errors` has
 # under its name, and what examples.c has after a comment with its name. The page `socknotify` is socknotify.3.in, with
@@ -69,7 +69,7 @@ function end_of_group(    index_, names, about, is_wanted) {
     if (is_wanted) {
         head(page)
         print ".SH NAME\n" names " \\- " plain(about)
-        print ".SH SYNOPSIS\n.nf\n.B #include <socknotify.h>\n.PP"
+        print ".SH SYNOPSIS\n.nf\n.B #include <" header ">\n.PP"
         for (index_ = 1; index_ <= declarations; index_ += 1) {
             print plain(declaration[index_])
         }
@@ -91,8 +91,9 @@ function names_page(line,    words, count, index_) {
     return 0
 }
 
-# The header for Windows comes first, and the names of Windows last.
-FNR == 1 { file += 1 }
+# Of socknotify.h what is for Windows comes first, and the names of Windows last.
+FNR == 1 && FILENAME ~ /\.h$/ { file = 1; header = FILENAME; sub(/.*\//, "", header) }
+FNR == 1 && FILENAME !~ /\.h$/ { file += 1 }
 file == 1 && /^\/\* ---- Types and constants/ { section = "types"; next }
 file == 1 && /^\/\* ---- Functions/ { section = "functions"; next }
 file == 1 && section == "functions" && /^#ifdef/ { section = "" }

@@ -44,6 +44,8 @@ pub const FILE_TOO_LARGE: Code = 223;
 pub const OPERATION_ABORTED: Code = 995;
 /// `ERROR_IO_INCOMPLETE`
 pub const IO_INCOMPLETE: Code = 996;
+/// `WSAEWOULDBLOCK`
+pub const WOULD_BLOCK: Code = 10035;
 /// `ERROR_IO_DEVICE`
 pub const IO_DEVICE: Code = 1117;
 

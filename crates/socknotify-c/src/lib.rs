@@ -1,6 +1,6 @@
 //! The C interface: `libsocknotify`.
 //!
-//! `include/socknotify.h` documents the functions for their callers; the comments here are for maintainers. Each
+//! The headers in `include` document the functions for their callers; the comments here are for maintainers. Each
 //! function checks the arguments, finds the port of a handle (`handles.rs`), copies between the caller's memory and the
 //! library's ([`caller`]), and converts the result into a Win32 code ([`code`]).
 //!
@@ -16,6 +16,7 @@ pub mod caller;
 pub mod code;
 pub mod files;
 mod handles;
+pub mod owned;
 mod process;
 mod reason;
 mod thread;

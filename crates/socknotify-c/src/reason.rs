@@ -66,6 +66,7 @@ pub(crate) fn text(code: Code) -> &'static CStr {
         code::FILE_TOO_LARGE => c"the file would be too large",
         code::OPERATION_ABORTED => c"the operation was cancelled",
         code::IO_INCOMPLETE => c"the operation is in progress",
+        code::WOULD_BLOCK => c"the queue is full",
         code::IO_DEVICE => c"the device has failed",
         code::INTERNAL_ERROR => c"a fault of the library",
         code::NO_SYSTEM_RESOURCES | LIMIT_REACHED => c"a limit of the system is reached",

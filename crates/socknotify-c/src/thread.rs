@@ -14,6 +14,7 @@ use socknotify::{Entry, Registration, RegistrationError};
 use crate::call;
 use crate::caller::{CallerArray, Kind, SockNotifyRegistration};
 use crate::code::{self, Code};
+use crate::owned::OwnedWorker;
 
 /// Memory for one call's registrations and packets, and the thread's place.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Thread {
     room: Vec<Entry>,
     /// The handle of the port that it dequeued from last, in which it may have a place. Null if none.
     port: *mut c_void,
+    /// Of the owning port from which it took an event last.
+    pub(crate) worker: Option<(*mut c_void, OwnedWorker)>,
 }
 
 /// The key, plus one; 0 until it is made.
@@ -85,6 +88,7 @@ impl Thread {
             batch: Vec::new(),
             room: Vec::new(),
             port: ptr::null_mut(),
+            worker: None,
         };
         // SAFETY: the memory is for one, and nobody else has it.
         unsafe { thread.write(empty) };

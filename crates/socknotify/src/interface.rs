@@ -8,7 +8,7 @@ pub use crate::system::host::{
     closing, feed, is_own, kernel_port, port_on, say_closes, status, wake,
 };
 pub use crate::wheel::Wheel;
-use crate::{CompletionPort, Registration};
+use crate::{CompletionPort, EventFilter, Registration, owned};
 
 /// Call this before the first port is made where threads are not Rust's, and nobody is told of slow ones.
 pub fn leave_threads_unnamed() {
@@ -38,4 +38,9 @@ pub fn any_descriptor(mut registration: Registration<'_>) -> Registration<'_> {
 pub fn silent(mut registration: Registration<'_>) -> Registration<'_> {
     registration.extra = Extra::Silent;
     registration
+}
+
+/// The interest in these conditions.
+pub fn interest(filter: EventFilter) -> owned::Interest {
+    owned::Interest::of(filter)
 }

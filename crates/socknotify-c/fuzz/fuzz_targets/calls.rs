@@ -5,7 +5,8 @@
 //! arrays. AddressSanitizer watches the memory, and the target checks what can be checked of each
 //! outcome whatever the other threads do: that the manual names its code, that nothing is written
 //! beyond what was received, that no key comes out that nobody put in, and that each operation that
-//! was begun has one packet, after which its memory is freed at once.
+//! was begun has one packet, after which its memory is freed at once. So is what an owned connection's pointer refers to
+//! when its last event says so.
 //!
 //! ```sh
 //! cd crates/socknotify-c     # with cargo-fuzz installed
@@ -19,7 +20,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -32,6 +33,10 @@ use socknotify_c::files::{
     sn_associate, sn_cancel, sn_dissociate, sn_errno, sn_read, sn_read_associated, sn_readv,
     sn_result, sn_sync, sn_write, sn_write_associated, sn_writev,
 };
+use socknotify_c::owned::{
+    OwnedEvent, sn_owned_adopt, sn_owned_arm, sn_owned_cancel, sn_owned_close, sn_owned_create,
+    sn_owned_drain, sn_owned_end, sn_owned_next, sn_owned_post, sn_owned_send,
+};
 use socknotify_c::{
     code, sn_backend, sn_blocking, sn_close_port, sn_create_port, sn_create_port_on, sn_dequeue,
     sn_dequeue_one, sn_deregister, sn_last_error, sn_port_descriptor, sn_post, sn_process,
@@ -41,6 +46,10 @@ use socknotify_c::{
 
 const PORTS: usize = 3;
 const SOCKETS: usize = 8;
+const HANDLES: usize = 4;
+
+/// `SN_OWNED_CLOSED`
+const CLOSED: u32 = 5;
 
 /// Keys are small numbers, except for those that came from a misread packet.
 const KEYS: usize = 256;
@@ -354,6 +363,24 @@ impl Timeout {
     }
 }
 
+/// A call on a port that owns connections. Handles are those that were given last, or any number.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Owned {
+    Create(u32, u16),
+    Close,
+    Drain(u8),
+    Adopt(u8),
+    /// A socket that is somebody else's, or none.
+    AdoptOther(Socket),
+    Arm(u8, u32, Timeout),
+    End(u8),
+    Cancel(Result<u8, u64>),
+    Send(u8, u8),
+    Post(u8, u8),
+    Next(bool),
+    Nulls(u8),
+}
+
 #[derive(Arbitrary, Debug)]
 enum Call {
     Process(Process),
@@ -374,6 +401,7 @@ enum Call {
     CreateNowhere(u32),
     Close(Port),
     Blocking(Port, bool),
+    Owned(Option<Port>, Owned),
     LastError(u32),
     /// Calls of the system between those of the interface.
     Write(u8, u8),
@@ -390,6 +418,10 @@ struct World {
     made: Mutex<Vec<usize>>,
     /// The blocks of operations whose packets were not dequeued.
     begun: Mutex<BTreeSet<usize>>,
+    owner: AtomicUsize,
+    handles: [AtomicU64; HANDLES],
+    /// What the pointers of connections refer to that have not had their last event.
+    owned: Mutex<BTreeSet<usize>>,
     running: AtomicUsize,
 }
 
@@ -404,6 +436,9 @@ impl World {
             sockets: Default::default(),
             made: Mutex::default(),
             begun: Mutex::default(),
+            owner: AtomicUsize::new(0),
+            handles: Default::default(),
+            owned: Mutex::default(),
             running: AtomicUsize::new(0),
         };
         for index in 0..PORTS - 1 {
@@ -604,6 +639,10 @@ impl World {
                 check("sn_close_port", sn_close_port(self.port(port)));
             }
             Call::Blocking(port, close) => self.block(self.port(port), close),
+            Call::Owned(port, call) => {
+                let owner = as_pointer(self.owner.load(Ordering::Relaxed));
+                self.owned(port.map_or(owner, |port| self.port(port)), call);
+            }
             Call::LastError(error) => {
                 sn_set_last_error(error);
                 assert_eq!(sn_last_error(), error);
@@ -634,6 +673,122 @@ impl World {
             Call::CloseSocket(index) => self.close_socket(index as usize % SOCKETS),
             Call::NewSockets(pair) => self.new_sockets(pair as usize % (SOCKETS / 2)),
         }
+    }
+
+    fn owned(&self, port: *mut c_void, call: Owned) {
+        let place = |index: u8| &self.handles[index as usize % HANDLES];
+        let handle = |index| place(index).load(Ordering::Relaxed);
+        let mut made = 0;
+        match call {
+            Owned::Create(concurrency, limit) => {
+                let mut port = ptr::null_mut();
+                // SAFETY: `port` can be written to.
+                let outcome = unsafe { sn_owned_create(concurrency % 4, limit.into(), &mut port) };
+                assert_eq!(check("sn_owned_create", outcome), code::SUCCESS);
+                let before = self.owner.swap(port.addr(), Ordering::Relaxed);
+                self.close_owner(before);
+            }
+            Owned::Close => self.close_owner(port.addr()),
+            Owned::Drain(within) => {
+                check("sn_owned_drain", sn_owned_drain(port, within.into()));
+            }
+            Owned::Adopt(index) => {
+                let mut pair = [0; 2];
+                let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
+                // SAFETY: there is room for two descriptors.
+                let done = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) };
+                assert_eq!(done, 0);
+                let user = Box::into_raw(Box::new(0_u64));
+                lock(&self.owned).insert(user.expose_provenance());
+                // SAFETY: the descriptor is nobody else's, and `made` can be written to.
+                let outcome = unsafe { sn_owned_adopt(port, pair[0], user.cast(), &mut made) };
+                if check("sn_owned_adopt", outcome) != code::SUCCESS {
+                    self.free_owned(user.addr());
+                    // SAFETY: it was not adopted.
+                    unsafe { libc::close(pair[0]) };
+                }
+                self.put_socket(index as usize % SOCKETS, pair[1] as usize);
+                place(index).store(made, Ordering::Relaxed);
+            }
+            Owned::AdoptOther(socket) => {
+                let socket = self.socket(socket) as c_int;
+                // SAFETY: of a copy nobody else knows; without one it is no descriptor.
+                let outcome = unsafe {
+                    let copy = libc::dup(socket);
+                    let outcome = sn_owned_adopt(port, copy, ptr::null_mut(), &mut made);
+                    if outcome != code::SUCCESS && copy >= 0 {
+                        libc::close(copy);
+                    }
+                    outcome
+                };
+                check("sn_owned_adopt", outcome);
+            }
+            Owned::Arm(index, events, timeout) => {
+                let timeout = timeout.milliseconds();
+                let outcome = sn_owned_arm(port, handle(index), events % 16, timeout);
+                check("sn_owned_arm", outcome);
+            }
+            Owned::End(index) => {
+                check("sn_owned_end", sn_owned_end(port, handle(index)));
+            }
+            Owned::Cancel(which) => {
+                let outcome = sn_owned_cancel(port, which.map_or_else(|any| any, handle));
+                check("sn_owned_cancel", outcome);
+            }
+            Owned::Send(index, length) => {
+                let bytes = [0_u8; 256];
+                let first = bytes.as_ptr().cast();
+                // SAFETY: so many bytes are there.
+                let outcome = unsafe { sn_owned_send(port, handle(index), first, length.into()) };
+                check("sn_owned_send", outcome);
+            }
+            Owned::Post(index, after) => {
+                let user = as_pointer(usize::from(after));
+                // SAFETY: `made` can be written to.
+                let outcome = unsafe { sn_owned_post(port, user, after.into(), &mut made) };
+                check("sn_owned_post", outcome);
+                place(index).store(made, Ordering::Relaxed);
+            }
+            Owned::Next(waits) => {
+                let mut event = std::mem::MaybeUninit::<OwnedEvent>::uninit();
+                // SAFETY: it can be written to.
+                let outcome = unsafe { sn_owned_next(port, event.as_mut_ptr(), waits.into()) };
+                if check("sn_owned_next", outcome) == code::SUCCESS {
+                    // SAFETY: it was written.
+                    let event = unsafe { event.assume_init() };
+                    assert!((1..=6).contains(&event.kind), "{event:?}");
+                    if event.kind == CLOSED && event.user != 0 {
+                        self.free_owned(event.user);
+                    }
+                }
+            }
+            Owned::Nulls(index) => {
+                let none = ptr::null_mut();
+                // SAFETY: null is allowed.
+                let outcomes = unsafe {
+                    [
+                        sn_owned_create(0, 0, ptr::null_mut()),
+                        sn_owned_adopt(port, 0, none, ptr::null_mut()),
+                        sn_owned_next(port, ptr::null_mut(), 0),
+                        sn_owned_post(port, none, 0, ptr::null_mut()),
+                        sn_owned_send(port, handle(index), ptr::null(), 1),
+                    ]
+                };
+                let is_wrong = |it| [code::INVALID_PARAMETER, code::INVALID_HANDLE].contains(&it);
+                assert!(outcomes.into_iter().all(is_wrong), "{outcomes:?}");
+            }
+        }
+    }
+
+    fn close_owner(&self, number: usize) {
+        check("sn_owned_close", sn_owned_close(as_pointer(number)));
+    }
+
+    /// The connection is closed, and has its last event but once.
+    fn free_owned(&self, address: usize) {
+        assert!(lock(&self.owned).remove(&address), "a second last event");
+        // SAFETY: it was made by a box, and nobody has freed it.
+        drop(unsafe { Box::from_raw(ptr::with_exposed_provenance_mut::<u64>(address)) });
     }
 
     fn block(&self, port: *mut c_void, close: bool) {
@@ -1051,6 +1206,12 @@ fuzz_target!(|scripts: (Vec<Call>, Vec<Call>, Vec<Call>)| {
         let outcome = unsafe { sn_result(ptr::with_exposed_provenance(address), &mut transferred) };
         assert_ne!(check("sn_result", outcome), code::IO_INCOMPLETE);
         world.is_over(address);
+    }
+    world.close_owner(world.owner.load(Ordering::Relaxed));
+    // Those whose last event nobody has taken.
+    let owned = lock(&world.owned).clone();
+    for address in owned {
+        world.free_owned(address);
     }
     for index in 0..SOCKETS {
         world.close_socket(index);

@@ -1,15 +1,19 @@
-//! The header by itself.
+//! The headers by themselves.
 
 use std::fs;
 use std::path::Path;
 
-use crate::install::{Language, Link, SOURCES, compile, prefix, run, scratch, with_library};
+use crate::install::{Language, Link, SOURCES, compile, headers, run, scratch, with_library};
 
 fn compiles_alone(language: Language, extension: &str) {
-    for (name, define) in [("plain", ""), ("win32", "#define SOCKNOTIFY_WIN32_NAMES\n")] {
+    for (name, header, define) in [
+        ("plain", "socknotify.h", ""),
+        ("win32", "socknotify.h", "#define SOCKNOTIFY_WIN32_NAMES\n"),
+        ("owned", "socknotify_owned.h", ""),
+    ] {
         let source = scratch(&format!("alone-{name}.{extension}"));
         // Twice: it does not mind.
-        let include = "#include <socknotify.h>\n".repeat(2);
+        let include = format!("#include <{header}>\n").repeat(2);
         fs::write(&source, format!("{define}{include}")).expect("a source file");
         let object = source.with_extension(format!("{extension}.o"));
         run(language
@@ -22,12 +26,12 @@ fn compiles_alone(language: Language, extension: &str) {
 }
 
 #[test]
-fn the_header_compiles_alone_as_c99() {
+fn each_header_compiles_alone_as_c99() {
     compiles_alone(Language::C99, "c");
 }
 
 #[test]
-fn the_header_compiles_alone_as_cpp11() {
+fn each_header_compiles_alone_as_cpp11() {
     compiles_alone(Language::Cpp11, "cpp");
 }
 
@@ -60,9 +64,9 @@ fn types_and_constants_are_those_of_the_windows_headers() {
 }
 
 #[test]
-fn the_header_declares_exactly_what_is_exported() {
-    let header = fs::read_to_string(prefix().join("include/socknotify.h")).expect("the header");
-    let mut declared: Vec<_> = header
+fn the_headers_declare_exactly_what_is_exported() {
+    let headers = headers();
+    let mut declared: Vec<_> = headers
         .lines()
         .filter_map(|line| {
             let rest = line

@@ -26,6 +26,14 @@ pub(crate) fn prefix() -> &'static Path {
     &PREFIX
 }
 
+/// What is declared, and said of it: the two headers, one after the other.
+pub(crate) fn headers() -> String {
+    ["socknotify.h", "socknotify_owned.h"]
+        .map(|name| prefix().join("include").join(name))
+        .map(|path| std::fs::read_to_string(path).expect("a header"))
+        .concat()
+}
+
 /// `make`, in the package, with the compiler and the build that these tests have.
 pub(crate) fn make(goal: &str) -> Command {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::install::{EXAMPLES, PACKAGE, has, make, prefix, run, scratch, with_library};
+use crate::install::{EXAMPLES, PACKAGE, has, headers, make, prefix, run, scratch, with_library};
 #[cfg(not(target_vendor = "apple"))]
 use crate::install::{Language, private_libraries};
 
@@ -388,8 +388,8 @@ fn the_manual_describes_every_function_in_the_words_of_the_header() {
         page.replace("\\-", "-")
     };
     let overview = page("socknotify");
-    let header = fs::read_to_string(prefix().join("include/socknotify.h")).expect("the header");
-    let (_, functions) = header
+    let headers = headers();
+    let (_, functions) = headers
         .split_once("/* ---- Functions")
         .expect("the functions");
     for name in include_str!("../../symbols.txt").lines() {
@@ -397,6 +397,13 @@ fn the_manual_describes_every_function_in_the_words_of_the_header() {
         let page = page(name);
         assert!(page.contains(&format!("\n.TH {name} 3")), "{page}");
         assert!(page.contains(&format!("{name}(")), "{page}");
+        let owned = if name.starts_with("sn_owned_") {
+            "_owned"
+        } else {
+            ""
+        };
+        let include = format!(".B #include <socknotify{owned}.h>\n");
+        assert!(page.contains(&include), "{page}");
         // The comment above the declaration, line by line.
         let declaration = functions.lines().position(|line| {
             let is_code = line.starts_with(|first: char| first.is_ascii_lowercase());
@@ -411,7 +418,12 @@ fn the_manual_describes_every_function_in_the_words_of_the_header() {
             assert!(page.contains(line.trim()), "{name}: {line}\n{page}");
         }
     }
-    for constant in ["SN_TIMEOUT", "SOCK_NOTIFY_OP_REMOVE", "sn_registration"] {
+    for constant in [
+        "SN_TIMEOUT",
+        "SOCK_NOTIFY_OP_REMOVE",
+        "sn_registration",
+        "SN_OWNED_CLOSED",
+    ] {
         assert!(overview.contains(constant), "{constant}");
     }
 }
@@ -419,7 +431,7 @@ fn the_manual_describes_every_function_in_the_words_of_the_header() {
 #[test]
 fn each_page_of_a_function_has_its_errors_and_an_example() {
     let pages = prefix().join("share/man/man3");
-    let header = fs::read_to_string(prefix().join("include/socknotify.h")).expect("the header");
+    let header = headers();
     let symbols: Vec<_> = include_str!("../../symbols.txt").lines().collect();
     // They return no error.
     let without = [

@@ -87,6 +87,29 @@ fn scenarios_runs_all_three_with_the_win32_names() {
 }
 
 #[test]
+fn chat_lets_every_client_hear_all_others_of_its_room() {
+    assert_eq!(
+        runs(EXAMPLES, "chat.cpp", Language::Cpp11),
+        "20 clients in 4 rooms heard 1600 lines\n"
+    );
+}
+
+#[test]
+fn memcheck_finds_nothing_in_chat() {
+    is_clean(EXAMPLES, "chat.cpp", Language::Cpp11);
+}
+
+#[test]
+fn a_port_that_owns_connections_does_what_its_header_says() {
+    runs(SOURCES, "owned.c", Language::C11);
+}
+
+#[test]
+fn memcheck_finds_nothing_when_a_port_owns_connections() {
+    is_clean(SOURCES, "owned.c", Language::C11);
+}
+
+#[test]
 fn the_examples_of_the_manual_do_what_it_says() {
     runs(MANUAL, "examples.c", Language::C99);
 }
@@ -172,7 +195,7 @@ fn calls_need_little_stack() {
         let bytes = line.split(' ').nth(1).and_then(|text| text.parse().ok());
         assert!(bytes.is_some_and(|bytes: usize| bytes <= limit), "{said}");
     }
-    assert_eq!(said.lines().count(), 4);
+    assert_eq!(said.lines().count(), 6);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 /* How much of a thread's stack the calls need. Prints the bytes for each call. */
 #define _GNU_SOURCE
 #include <socknotify.h>
+#include <socknotify_owned.h>
 
 #include <pthread.h>
 #include <string.h>
@@ -48,6 +49,26 @@ static void deregister(void) {
     CHECK_EQ(sn_deregister(port, (sn_socket)sockets[0]), SN_SUCCESS);
 }
 
+static sn_owned_port owner;
+static uint64_t handle;
+
+/* The first connection of a port, and its last event. */
+static void owned_adopt(void) {
+    CHECK_EQ(sn_owned_adopt(owner, sockets[0], NULL, &handle), SN_SUCCESS);
+    CHECK_EQ(sn_owned_send(owner, handle, "x", 1), SN_SUCCESS);
+    CHECK_EQ(sn_owned_arm(owner, handle, SOCK_NOTIFY_REGISTER_EVENT_IN, 1000), SN_SUCCESS);
+}
+
+static void owned_next(void) {
+    sn_owned_event event;
+    do {
+        CHECK_EQ(sn_owned_next(owner, &event, SN_INFINITE), SN_SUCCESS);
+        if (event.kind == SN_OWNED_READY) {
+            CHECK_EQ(sn_owned_end(owner, event.handle), SN_SUCCESS);
+        }
+    } while (event.kind != SN_OWNED_CLOSED);
+}
+
 static void *run(void *call) {
     (*(void (**)(void))call)();
     return NULL;
@@ -87,6 +108,10 @@ int main(void) {
     say("sn_post", post);
     say("sn_dequeue_one", dequeue_one);
     say("sn_deregister", deregister);
+    CHECK_EQ(sn_owned_create(2, 100, &owner), SN_SUCCESS);
+    say("sn_owned_adopt", owned_adopt);
+    say("sn_owned_next", owned_next);
+    CHECK_EQ(sn_owned_close(owner), SN_SUCCESS);
     CHECK_EQ(sn_close_port(port), SN_SUCCESS);
     return EXIT_SUCCESS;
 }

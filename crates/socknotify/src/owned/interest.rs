@@ -57,7 +57,7 @@ impl Interest {
     /// error state.
     pub const NOTHING: Self = Self::of(EventFilter::NONE);
 
-    const fn of(filter: EventFilter) -> Self {
+    pub(crate) const fn of(filter: EventFilter) -> Self {
         Interest {
             filter,
             end: End::Never,
