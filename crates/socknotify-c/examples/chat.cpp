@@ -1,5 +1,5 @@
 /*
- * A chat with rooms, over socknotify_owned.h: idle clients are asked to leave, and one that does not read holds up nobody.
+ * A chat with rooms, over socknotify_owned.h: idle clients have to leave, and one that does not read holds up nobody.
  *
  *   chat                   lets clients of its own talk on loopback, and checks what they hear
  *   chat PORT              serves this port of the loopback interface until SIGTERM or Ctrl-C
@@ -116,7 +116,7 @@ class Server {
             return false;
         }
         if (peer.state == Peer::IS_SENT_THE_REST && event.kind == SN_OWNED_READY) {
-            /* All is sent. What it still says is discarded: to close the socket with that in it could take away what it has not received. */
+            /* All is sent. What it still says is read: a socket that is closed with that in it may lose what was sent. */
             peer.state = Peer::LEAVES;
             shutdown(peer.fd, SHUT_WR);
         }
@@ -165,7 +165,11 @@ class Server {
 
     void say(const std::string &room, const std::string &line, uint64_t from) {
         std::lock_guard<std::mutex> guard(lock);
-        for (uint64_t member : rooms[room]) {
+        auto found = rooms.find(room);
+        if (found == rooms.end()) {
+            return;
+        }
+        for (uint64_t member : found->second) {
             if (member != from) {
                 send_to(member, line);
             }

@@ -2,9 +2,9 @@
  * socknotify_owned.h - a port that owns its connections, with deadlines, messages, timers and a queue of what is to be sent
  *
  * With socknotify.h alone, a descriptor and a completion key name a connection, and the program sees to it that neither is used
- * once the connection is gone. Here a connection has a handle of 64 bits, which no other connection, of whatever port, ever gets:
- * a call with an old one fails with SN_NOT_FOUND. It is either armed, which means that it waits in the port, or the program has
- * it. So:
+ * once the connection is gone. Here a connection has a handle of 64 bits, which no other connection, of whatever port, ever
+ * gets: a call with an old one fails with SN_NOT_FOUND. It is either armed, which means that it waits in the port, or the
+ * program has it. So:
  *
  *     sn_owned_adopt()  the port owns the descriptor, and the program has the connection
  *     sn_owned_arm()    it waits, for events or until a deadline, and no thread may use its descriptor
@@ -13,13 +13,13 @@
  *
  * Any thread may send to a connection, and interrupt its wait, with its handle, whoever has it.
  *
- * MEMORY: each connection has exactly one event SN_OWNED_CLOSED, which is its last, whether the program ended it, the port did, or
- * the system refused to watch it. When that is taken, nothing else has the pointer that sn_owned_adopt() was given: free what it
- * points to then, and not before. It comes until sn_owned_next() has returned SN_ABANDONED_WAIT, which sn_owned_drain() leads to.
+ * MEMORY: each connection has exactly one event SN_OWNED_CLOSED, which is its last, whether the program ended it, the port did,
+ * or the system refused to watch it. When that is taken, nothing else has the pointer that sn_owned_adopt() was given: free
+ * what it points to then, and not before. sn_owned_drain() leads to all of them; sn_owned_close() alone leaves them out.
  *
  * No function calls the program. The rules of socknotify.h hold for all of these, but that in a forked child not even
- * sn_owned_close() does anything. A port of this kind is none of socknotify.h, and the other way round: SN_INVALID_HANDLE. Not on
- * Windows.
+ * sn_owned_close() does anything. A port of this kind is none of socknotify.h, and the other way round: SN_INVALID_HANDLE. Not
+ * on Windows.
  *
  * This header is C99 and C++11. Link with -lsocknotify. The example chat.cpp is a whole server.
  */
@@ -62,13 +62,14 @@ typedef struct sn_owned_event {
 /*
  * Make a port that owns its connections.
  *
- * `concurrency` is as for sn_create_port(). `queue_limit` is the maximum number of bytes that wait to be sent on one connection: see
- * sn_owned_send(). They take twice that memory at most, and none when all is sent.
+ * `concurrency` is as for sn_create_port(). `queue_limit` is the maximum number of bytes that wait to be sent on one
+ * connection: see sn_owned_send(). They take twice that memory at most, and none when all is sent.
  */
 uint32_t sn_owned_create(uint32_t concurrency, size_t queue_limit, sn_owned_port *port);
 
 /*
- * Close a port, and the connections that it owns. A thread that waits returns with SN_ABANDONED_WAIT, or with an event that was left.
+ * Close a port, and the connections that it owns. A thread that waits returns with SN_ABANDONED_WAIT, or with an event that was
+ * left.
  *
  * Events that nobody has taken are lost, SN_OWNED_CLOSED among them. So call sn_owned_drain() first, join the threads that take
  * events when they have had SN_ABANDONED_WAIT, and close the port then.
@@ -78,10 +79,11 @@ uint32_t sn_owned_close(sn_owned_port port);
 /*
  * Shut a port down, within this time. It returns at once.
  *
- * Each connection is reported as SN_OWNED_DRAINING: at once if it is armed, otherwise when it is armed next. Finish what is to be
- * finished, and end it. When the last one is closed, or the time has passed, the port is at its end: connections that are armed are
- * closed, and those that the program has are closed when it arms or ends them. Then sn_owned_next() returns the events that are
- * left, and after them SN_ABANDONED_WAIT. Time 0 ends it at once. A second call with a shorter time takes effect.
+ * Each connection is reported as SN_OWNED_DRAINING: at once if it is armed, otherwise when it is armed next. Finish what is to
+ * be finished, and end it. When the last one is closed, or the time has passed, the port is at its end: connections that are
+ * armed are closed, and those that the program has are closed when it arms or ends them. Then sn_owned_next() returns the
+ * events that are left, and after them SN_ABANDONED_WAIT. Time 0 ends it at once. A second call with a shorter time takes
+ * effect.
  *
  * A listening socket is a connection like others here: at SN_OWNED_DRAINING accept what waits, and end it.
  */
@@ -90,9 +92,9 @@ uint32_t sn_owned_drain(sn_owned_port port, uint32_t within_ms);
 /*
  * Give a socket to the port, as a connection that the program has. Arm it next.
  *
- * The port owns the descriptor from here on, and closes it. `user` is in each of its events; `*handle` is written before the first one. A
- * listening socket, a socket that is connecting and a socket for datagrams are connections as well; a datagram that is sent
- * through the queue may be put together with others, so send those yourself.
+ * The port owns the descriptor from here on, and closes it. `user` is in each of its events. `*handle`, which is never 0, is
+ * written before the first one: it may be a field of what `user` points to. A listening socket, a socket that is connecting and
+ * one for datagrams are connections as well; but what is queued does not keep the bounds of datagrams, so send those yourself.
  *
  * The socket keeps its mode. Set O_NONBLOCK, or receive with MSG_DONTWAIT: a receive may find nothing.
  *
@@ -103,12 +105,12 @@ uint32_t sn_owned_adopt(sn_owned_port port, int descriptor, void *user, uint64_t
 /*
  * Arm a connection that the program has: let it wait for events, up to a time.
  *
- * `events` is a mask of SOCK_NOTIFY_REGISTER_EVENT_IN, OUT and HANGUP, or 0 for none. What comes first gives the connection back, as
- * SN_OWNED_READY, or after `timeout_ms` as SN_OWNED_TIMED_OUT: never earlier, and up to some milliseconds later. With SN_INFINITE it
- * has no deadline. While bytes are in its queue they are sent meanwhile, and OUT is reported when all are sent.
+ * `events` is a mask of SOCK_NOTIFY_REGISTER_EVENT_IN, OUT and HANGUP, or 0 for none. What comes first gives the connection
+ * back, as SN_OWNED_READY, or after `timeout_ms` as SN_OWNED_TIMED_OUT: never earlier, and up to some milliseconds later. With
+ * SN_INFINITE it has no deadline. While bytes are in its queue they are sent meanwhile, and OUT is reported when all are sent.
  *
- * After the call, do not use the descriptor, nor what `user` points to unless you have a lock for it: another thread may have taken the
- * next event.
+ * After the call, do not use the descriptor, nor what `user` points to unless you have a lock for it: another thread may have
+ * taken the next event.
  *
  * SN_NOT_FOUND if the program does not have the connection: it is armed, closed, or an event of it is not taken yet. If the
  * port is at its end, the call succeeds, and SN_OWNED_CLOSED follows.
@@ -116,11 +118,12 @@ uint32_t sn_owned_adopt(sn_owned_port port, int descriptor, void *user, uint64_t
 uint32_t sn_owned_arm(sn_owned_port port, uint64_t handle, uint32_t events, uint32_t timeout_ms);
 
 /*
- * Close a connection that the program has, at once. SN_OWNED_CLOSED follows.
+ * Close a connection that the program has, at once. SN_OWNED_CLOSED follows, perhaps in another thread before this returns: so
+ * do not use what `user` points to after the call.
  *
- * What is in its queue is lost, and so may be what the peer has not received, if the peer has sent something that was not read. To
- * end well, arm it for OUT until all is sent, shut it down for sending, and arm it for IN, with a deadline, until the peer has
- * closed its side: the example chat.cpp does that.
+ * What is in its queue is lost, and so may be what the peer has not received, if the peer has sent something that was not read.
+ * To end well, arm it for OUT until all is sent, shut it down for sending, and arm it for IN, with a deadline, until the peer
+ * has closed its side: the example chat.cpp does that.
  *
  * SN_NOT_FOUND as for sn_owned_arm(). To end a connection that another thread may have, cancel it, and end it in that event.
  */
@@ -129,7 +132,8 @@ uint32_t sn_owned_end(sn_owned_port port, uint64_t handle);
 /*
  * Interrupt the wait of a connection, or cancel a message.
  *
- * A connection is reported as SN_OWNED_CANCELLED: at once if it is armed, otherwise when it is armed next. SN_NOT_FOUND if it is closed.
+ * A connection is reported as SN_OWNED_CANCELLED: at once if it is armed, otherwise when it is armed next. SN_NOT_FOUND if it
+ * is closed.
  *
  * A message does not come, and its pointer is the caller's. SN_NOT_FOUND if it is due: then its event comes, or has come.
  */
@@ -138,11 +142,12 @@ uint32_t sn_owned_cancel(sn_owned_port port, uint64_t handle);
 /*
  * Send bytes on a connection, from any thread: all of them or none.
  *
- * They are copied to the connection's queue, and sent in the order of the calls: when the connection is armed, or at once if it waits,
- * by a thread that is in sn_owned_next(). The memory must not change during the call. Do not send by yourself what has to stay in order with these.
+ * They are copied to the connection's queue, and sent in the order of the calls: when the connection is armed, or at once if it
+ * waits, by a thread that is in sn_owned_next(). The memory must not change during the call. Do not send by yourself what has
+ * to stay in order with these.
  *
- * SN_WOULD_BLOCK if they and what waits are more than the port's limit: nothing of them is sent. The peer reads too slowly: wait
- * for OUT, drop them, or cancel the connection and end it. SN_NOT_FOUND if the connection is closed.
+ * SN_WOULD_BLOCK if they and what waits are more than the port's limit: nothing of them is sent. The peer reads too slowly:
+ * wait for OUT, drop them, or cancel the connection and end it. SN_NOT_FOUND if the connection is closed.
  *
  * If sending fails later, the connection has SN_OWNED_READY with SOCK_NOTIFY_EVENT_ERR, for whatever it was armed.
  */
@@ -151,18 +156,20 @@ uint32_t sn_owned_send(sn_owned_port port, uint64_t handle, const void *bytes, s
 /*
  * Send a message to one thread, after this time: a timer.
  *
- * It comes as SN_OWNED_MESSAGE, with `*handle`, by which sn_owned_cancel() cancels it: never earlier, and up to some milliseconds
- * later, also with time 0. It costs no descriptor. What has not come when sn_owned_next() returns SN_ABANDONED_WAIT does not come:
- * its pointer is the program's.
+ * It comes as SN_OWNED_MESSAGE, with `*handle`, by which sn_owned_cancel() cancels it: never earlier, and up to some
+ * milliseconds later, also with time 0. It costs no descriptor. What has not come when sn_owned_next() returns
+ * SN_ABANDONED_WAIT does not come: its pointer is the program's.
  */
 uint32_t sn_owned_post(sn_owned_port port, void *user, uint32_t after_ms, uint64_t *handle);
 
 /*
- * Take the next event, and wait for it up to this time. SN_TIMEOUT if none comes. SN_ABANDONED_WAIT if the port is at its end, and
- * nothing is left: this thread's connections are all closed, or with other threads, which take the rest.
+ * Take the next event, and wait for it up to this time. SN_TIMEOUT if none comes.
  *
- * Any number of threads may wait. Each event goes to one. A thread that has taken one counts as one that runs until it calls this again, as
- * with sn_dequeue().
+ * SN_ABANDONED_WAIT if the port is at its end, and no event is left. A connection that the program still has is closed when it
+ * arms or ends it, and the next call after that, by whichever thread, returns its SN_OWNED_CLOSED.
+ *
+ * Any number of threads may wait. Each event goes to one. A thread that has taken one counts as one that runs until it calls
+ * this again, as with sn_dequeue().
  */
 uint32_t sn_owned_next(sn_owned_port port, sn_owned_event *event, uint32_t timeout_ms);
 
