@@ -1,7 +1,7 @@
 //! `socknotify_owned.h`: a port that owns its connections, over [`socknotify::owned`].
 //!
-//! A connection has a handle that nothing else ever gets. While the program has the connection, it is in its [`Entry`]; to arm
-//! or end it takes it out. Threads that do not have it use its [`Sender`], and never its descriptor.
+//! A connection has a handle that nothing else ever gets. While the program has the connection, it is in its entry; to arm
+//! or end it takes it out. Threads that do not have it use its sender, and never its descriptor.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
