@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Write};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::{fmt, mem};
 
 use super::connections::Connections;
@@ -90,6 +90,21 @@ struct State {
     has_ended: bool,
 }
 
+impl Queue {
+    /// Put all of these bytes in, or none.
+    fn push(&self, bytes: &[u8]) -> Result<MutexGuard<'_, State>, OutboxError> {
+        let mut state = lock(&self.state);
+        if state.has_ended {
+            return Err(OutboxError::Gone);
+        }
+        if bytes.len() > self.limit.saturating_sub(state.len()) {
+            return Err(OutboxError::Full);
+        }
+        state.bytes.extend(bytes);
+        Ok(state)
+    }
+}
+
 impl State {
     fn len(&self) -> usize {
         self.bytes.len() + self.sending
@@ -114,6 +129,16 @@ impl Outbox {
             id: connection.id(),
             connections,
         }
+    }
+
+    /// Puts all of these bytes in, or none, as [`Sender::send`] does, for the thread that has the connection: it wakes nobody, so
+    /// [send](Self::send) after it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::send`].
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), OutboxError> {
+        self.queue.push(bytes).map(drop)
     }
 
     /// Sends what is there, as much as the stream takes. Returns what to arm the connection for: [`Interest::IN`], and
@@ -210,14 +235,7 @@ impl Sender {
     ///
     /// [`OutboxError::Full`] if they and what waits are more than the limit; [`OutboxError::Gone`].
     pub fn send(&self, bytes: &[u8]) -> Result<(), OutboxError> {
-        let mut state = lock(&self.queue.state);
-        if state.has_ended {
-            return Err(OutboxError::Gone);
-        }
-        if bytes.len() > self.queue.limit.saturating_sub(state.len()) {
-            return Err(OutboxError::Full);
-        }
-        state.bytes.extend(bytes);
+        let mut state = self.queue.push(bytes)?;
         let is_awaited = state.len() == 0 || mem::replace(&mut state.is_awaited, true);
         drop(state);
         match is_awaited || self.wake() {

@@ -245,3 +245,31 @@ fn what_comes_while_it_is_held_wakes_it_when_it_is_armed(backend: Backend) -> io
     assert_eq!(&received, b"news");
     Ok(())
 }
+
+/// Its own thread wakes nobody, and its bytes are in order with those of others.
+#[for_every_backend]
+fn what_its_own_thread_puts_in_wakes_nobody(backend: Backend) -> io::Result<()> {
+    let port = outbox_port(backend);
+    let (mut held, sender, mut peer) = connection(&port);
+    let client = &mut *held;
+    client.outbox.push(b"one ").expect("it has room");
+    sender.send(b"two ").expect("it has room");
+    client.outbox.push(b"three").expect("it has room");
+    assert_eq!(client.outbox.push(&[0; LIMIT]), Err(OutboxError::Full));
+    assert_eq!(client.outbox.send(&client.stream)?, Interest::IN);
+    let mut received = [0; 13];
+    peer.read_exact(&mut received)?;
+    assert_eq!(&received, b"one two three");
+    let mut worker = port.worker(1);
+    worker.arm(held, Interest::IN);
+    assert_eq!(worker.process(Some(PATIENCE))?, 1);
+    let Some(Event::Cancelled(mut held)) = worker.take() else {
+        panic!("the sender has woken it");
+    };
+    let client = &mut *held;
+    client.outbox.push(b"four")?;
+    assert_eq!(client.outbox.send(&client.stream)?, Interest::IN);
+    worker.arm(held, Interest::IN);
+    assert_eq!(worker.process(Some(std::time::Duration::ZERO))?, 0);
+    Ok(())
+}
