@@ -143,26 +143,35 @@ pub(crate) fn in_role<R>(role: Option<Role>, run: impl FnOnce() -> R) -> R {
 /// Code of anyone's, which drops something, and does not panic.
 type Drops = Box<dyn FnOnce()>;
 
+/// How many of them run inside of one another.
+const DEPTH: u32 = 16;
+
 thread_local! {
-    /// What comes next, while one of them runs. It has no destructor, after which a thread that ends would have none.
-    static IN_TURN: Cell<Option<ManuallyDrop<VecDeque<Drops>>>> = const { Cell::new(None) };
+    static DEEP: Cell<u32> = const { Cell::new(0) };
+    /// Those that are too deep. It has no destructor, after which a thread that ends would have no list.
+    static TOO_DEEP: Cell<ManuallyDrop<VecDeque<Drops>>> =
+        const { Cell::new(ManuallyDrop::new(VecDeque::new())) };
 }
 
-/// Run this; or if this is called in such code, later, when that is over: so it takes no stack.
-pub(crate) fn drop_in_turn(drops: Drops) {
-    if let Some(mut turns) = IN_TURN.take() {
-        turns.push_back(drops);
-        return IN_TURN.set(Some(turns));
+/// Run this: at once, or if it is called in too many others, when these are over. So it takes no stack without a bound.
+pub(crate) fn run_drops(drops: Drops) {
+    let depth = DEEP.get();
+    let mut next = Some(drops);
+    if depth == DEPTH {
+        let mut waiting = TOO_DEEP.take();
+        waiting.extend(next);
+        return TOO_DEEP.set(waiting);
     }
-    let mut turns = VecDeque::from([drops]);
-    while let Some(next) = turns.pop_front() {
-        IN_TURN.set(Some(ManuallyDrop::new(turns)));
-        next();
-        turns = IN_TURN
-            .take()
-            .map(ManuallyDrop::into_inner)
-            .unwrap_or_default();
+    DEEP.set(depth + 1);
+    while let Some(drops) = next {
+        drops();
+        let mut waiting = ManuallyDrop::into_inner(TOO_DEEP.take());
+        next = waiting.pop_front();
+        if !waiting.is_empty() {
+            TOO_DEEP.set(ManuallyDrop::new(waiting));
+        }
     }
+    DEEP.set(depth);
 }
 
 /// The future is gone of the task that this thread polls or drops: what else is dropped, or woken, is in no task.

@@ -437,7 +437,7 @@ where
     F::Output: Send + 'static,
 {
     let entered = Arc::clone(shared);
-    context::drop_in_turn(Box::new(move || {
+    context::run_drops(Box::new(move || {
         let _entered = context::enter(&entered);
         contain(|| drop(future));
     }));

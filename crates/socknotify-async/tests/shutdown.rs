@@ -795,3 +795,25 @@ fn what_spawns_as_it_is_dropped_takes_no_stack() -> io::Result<()> {
     assert!(matches!(poll, Poll::Ready(Err(error)) if error.is_cancelled()));
     Ok(())
 }
+
+#[test]
+fn a_drop_may_wait_for_what_it_spawns_on_a_runtime_that_has_ended() -> io::Result<()> {
+    let runtime = Runtime::builder().places(1).build()?;
+    let handle = runtime.handle().clone();
+    assert!(runtime.shutdown(PATIENCE));
+    in_time(move || {
+        let mut waits = Some(|| {
+            let mut set = socknotify_async::JoinSet::new();
+            set.spawn(pending::<()>());
+            // It has ended when its future is dropped.
+            futures_lite::future::block_on(set.join_next())
+        });
+        let (sender, outcome) = mpsc::channel();
+        drop(handle.spawn(waiting(Slot::default(), move || {
+            let outcome = waits.take().and_then(|waits| waits());
+            let _ = sender.send(outcome.is_some_and(|it| it.is_err()));
+        })));
+        assert_eq!(outcome.recv(), Ok(true));
+    });
+    Ok(())
+}
