@@ -505,11 +505,20 @@ impl Shared {
     /// Wake what may block, as a task may: others go on meanwhile.
     #[cold]
     fn wake_foreign(&self, wakers: Vec<Waker>, looking: Role) {
+        let mut wakers = wakers.into_iter();
+        let first = wakers.next();
+        self.put_wakers(Some(looking.list), wakers);
         if !self.queue.is_empty() {
             self.call(Call::Soon);
         }
-        let wake_all = || wakers.into_iter().for_each(wake);
-        self.as_one_that(Doing::Calling, looking, wake_all);
+        let wake_first = || first.into_iter().for_each(wake);
+        self.as_one_that(Doing::Calling, looking, wake_first);
+    }
+
+    /// Each of them may block: so those behind it may go to other threads.
+    fn put_wakers(&self, list: Option<usize>, wakers: impl IntoIterator<Item = Waker>) {
+        let runnables = wakers.into_iter().map(|waker| wakes(self.id, waker));
+        runnables.for_each(|runnable| self.queue.put(list, runnable));
     }
 
     fn as_one_that(&self, doing: Doing, looking: Role, run: impl FnOnce()) {
@@ -602,9 +611,7 @@ impl Shared {
         self.jobs.close();
         let timers = self.timers.take_all().into_iter();
         timers.for_each(|waiter| waiter.wake_own(&mut foreign));
-        // Each may block, as what is dropped may: so those behind it go to other threads, too.
-        let foreign = foreign.into_iter().map(wakes);
-        foreign.for_each(|runnable| self.queue.put(None, runnable));
+        self.put_wakers(None, foreign);
         self.call(Call::Now);
         // In this order: while one may remain that has closed it, that is one of those counted.
         let is_last = || self.tasks.count() <= self.remain.load(Ordering::SeqCst);

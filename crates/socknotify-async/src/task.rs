@@ -387,9 +387,13 @@ impl Tasks {
     }
 }
 
-/// What wakes a task of anyone else's, for the queue.
-pub(crate) fn wakes(waker: Waker) -> Runnable {
-    let (runnable, task) = async_task::spawn(async { wake(waker) }, drop);
+/// What wakes a task of anyone else's, for the queue of this runtime, none of whose tasks that is.
+pub(crate) fn wakes(runtime: usize, waker: Waker) -> Runnable {
+    let wakes = async move {
+        context::leave_task(runtime);
+        wake(waker);
+    };
+    let (runnable, task) = async_task::spawn(wakes, drop);
     task.detach();
     runnable
 }

@@ -4,7 +4,8 @@ use std::future::{pending, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Barrier, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -323,5 +324,30 @@ fn a_task_that_sleeps_as_its_runtime_ends_is_cancelled() -> io::Result<()> {
     drop(runtime);
     drop(end);
     assert!(handle.block_on(task).unwrap_err().is_cancelled());
+    Ok(())
+}
+
+#[test]
+fn wakers_of_others_that_block_keep_none_that_are_due_with_them() -> io::Result<()> {
+    /// Waits for the two others.
+    struct Waits(Barrier, mpsc::Sender<()>);
+    impl Wake for Waits {
+        fn wake(self: Arc<Self>) {
+            self.0.wait();
+            let _ = self.1.send(());
+        }
+    }
+    let runtime = Runtime::builder().places(1).build()?;
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Waits(Barrier::new(3), sender)));
+    let _entered = runtime.handle().enter();
+    let due = Instant::now() + Duration::from_millis(20);
+    let mut sleeps = [(); 3].map(|()| Box::pin(sleep_until(due)));
+    for sleep in &mut sleeps {
+        let _ = sleep.as_mut().poll(&mut Context::from_waker(&waker));
+    }
+    for _ in 0..3 {
+        assert_eq!(woken.recv_timeout(PATIENCE), Ok(()));
+    }
     Ok(())
 }
