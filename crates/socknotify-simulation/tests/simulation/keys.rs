@@ -474,8 +474,9 @@ fn scenario() {
     });
     if one_in(3) {
         simulation::set_faults(Faults {
-            add: 10,
-            modify: 30,
+            add: pick(&[2, 10]),
+            // The kernel needs no memory for that.
+            modify: 0,
             wait: 20,
             spawn: 0,
         });

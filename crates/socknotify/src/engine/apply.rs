@@ -377,8 +377,11 @@ impl<B: Backend> Engine<B> {
         is_new: bool,
     ) -> Result<(), ArmError> {
         let mut is_new = is_new;
+        // Another thread may enable it meanwhile. What could not be added is still new.
         let outcome = self.table.arm_latest(&Interest { fd, word }, |interest| {
-            self.backend.arm(interest, std::mem::take(&mut is_new))
+            let armed = self.backend.arm(interest, is_new);
+            is_new &= armed.is_err();
+            armed
         });
         match outcome {
             Outcome::Failed(error) => {

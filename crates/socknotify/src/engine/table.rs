@@ -138,7 +138,10 @@ impl Slot {
                 };
             }
             if !word.is_live() {
-                return Outcome::Ended;
+                return match result {
+                    Ok(()) => Outcome::Armed,
+                    Err(_) => Outcome::Ended,
+                };
             }
             armed.word = word;
         }
@@ -338,11 +341,12 @@ pub(crate) enum Left {
 /// The result of arming an interest that may change meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is armed; or another thread has changed the interest, and what it wants is armed.
+    /// It is armed; or another thread has changed the interest, and what it wants is armed; or it was, and has ended since: it
+    /// is not to be registered again.
     Armed,
     /// It is not armed.
     Failed(ArmError),
-    /// The registration has ended.
+    /// It is not armed, and the registration has ended.
     Ended,
 }
 
@@ -496,6 +500,22 @@ mod tests {
         ));
         let delivered = slot.deliver(&report(Some(second)));
         assert_eq!(delivered.map(|it| it.overlapped), Some(second.overlapped()));
+    }
+
+    /// Its thread is held up in the call that arms it, until it was notified and removed, and its key freed.
+    #[test]
+    fn g5_what_was_armed_and_has_ended_is_not_armed_again() {
+        for armed in [Ok(()), Err(ArmError::Stale)] {
+            let slot = Slot::default();
+            let word = slot.begin(7, 0, |word| word.with_state(State::Enabled));
+            let outcome = slot.arm_latest(&Interest { fd: Fd(3), word }, |_| {
+                let ended = slot.change(|word| Some(word.cleared()));
+                assert!(ended.is_ok());
+                armed
+            });
+            let ended = armed.map_or(Outcome::Ended, |()| Outcome::Armed);
+            assert_eq!(outcome, ended);
+        }
     }
 
     #[test]
