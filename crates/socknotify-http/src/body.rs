@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::mem;
+use std::net::SocketAddr;
+use std::time::Instant;
 
 use http::{HeaderMap, StatusCode};
-use socknotify::owned::{Input, Limited};
 
 use crate::head::{self, Framing};
 use crate::limits::Limits;
-use crate::response::limited;
+use crate::wire::{Wire, limited};
 
 /// The longest line that begins a chunk: its length, and what a client adds to it.
 const CHUNK_LINE: usize = 256;
@@ -18,12 +18,16 @@ const CHUNK_LINE: usize = 256;
 /// What a handler has left of a body is received and dropped up to this much. With more than that, the connection ends.
 const UNREAD: u64 = 64 << 10;
 
+/// A body of up to this many bytes is received before its handler is called, without a thread that waits for it.
+pub(crate) const EARLY: usize = 64 << 10;
+
 /// From this room on, a read goes into the handler's buffer, and not through the connection's.
 const DIRECT: usize = 1024;
 
-/// The body of a [`Request`](crate::Request). To read it waits for the client.
+/// The body of a [`Request`](crate::Request). To read it waits for the client, if it is longer than 64 KiB: a shorter one is there when
+/// the handler is called.
 ///
-/// It is read by the handler, if at all: a client that sends `Expect: 100-continue` is asked for it by the first read. If a read
+/// A client that sends `Expect: 100-continue` is asked for it by the first read, whatever its length. If a read
 /// fails because the client breaks a rule, the request is answered with what the client did, in place of what the handler returns:
 ///
 /// | error | the body | answer |
@@ -33,8 +37,7 @@ const DIRECT: usize = 1024;
 /// | [`FileTooLarge`](ErrorKind::FileTooLarge) | is longer than [`Limits::body`] | 413 |
 /// | [`UnexpectedEof`](ErrorKind::UnexpectedEof) | ends early | none |
 pub struct RequestBody<'a> {
-    stream: &'a TcpStream,
-    input: &'a mut Input,
+    wire: &'a mut Wire,
     peer: SocketAddr,
     limits: &'a Limits,
     state: State,
@@ -43,8 +46,6 @@ pub struct RequestBody<'a> {
     received: u64,
     /// When the first read began.
     begun: Option<Instant>,
-    /// Reads do not wait for as long as they may elsewhere.
-    is_hurried: bool,
     failed: Option<ErrorKind>,
     trailers: HeaderMap,
 }
@@ -63,16 +64,14 @@ enum State {
 
 impl<'a> RequestBody<'a> {
     pub(crate) fn new(
-        stream: &'a TcpStream,
-        input: &'a mut Input,
+        wire: &'a mut Wire,
         peer: SocketAddr,
         limits: &'a Limits,
         framing: Framing,
         must_ask: bool,
     ) -> Self {
         RequestBody {
-            stream,
-            input,
+            wire,
             peer,
             limits,
             state: match framing {
@@ -83,7 +82,6 @@ impl<'a> RequestBody<'a> {
             must_ask,
             received: 0,
             begun: None,
-            is_hurried: false,
             failed: None,
             trailers: HeaderMap::new(),
         }
@@ -92,6 +90,12 @@ impl<'a> RequestBody<'a> {
     /// The client's address. Of a Unix socket's client 0.0.0.0, and port 0.
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// The session of TLS: what the client has asked for (SNI), and its certificates. `None` without TLS.
+    #[cfg(feature = "tls")]
+    pub fn tls(&self) -> Option<&rustls::ServerConnection> {
+        self.wire.tls.as_ref().map(|tls| &tls.session)
     }
 
     /// How many bytes are left to read; `None` if the client does not say.
@@ -133,33 +137,18 @@ impl<'a> RequestBody<'a> {
         skipped.is_ok() && self.state == State::Done
     }
 
-    fn stream(&mut self) -> Limited<&'a TcpStream> {
+    /// When the body is to be there, as far as is known now.
+    fn end(&mut self) -> Option<Instant> {
         let begun = *self.begun.get_or_insert_with(Instant::now);
-        let earned = self.received / self.limits.body_rate.max(1);
-        let time = self
-            .limits
-            .body_time
-            .saturating_add(Duration::from_secs(earned));
-        let end = begun.checked_add(time);
-        // A call that begins in time is to end in time.
-        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if let Some(left) = left.filter(|&left| left < self.limits.stall || self.is_hurried) {
-            self.is_hurried = true;
-            self.set_timeout(left);
-        }
-        limited(self.stream, end)
-    }
-
-    /// A read may wait for so long, and no longer than for the time of a stall. If that cannot be set, it stays as it is.
-    fn set_timeout(&self, time: Duration) {
-        let time = time.min(self.limits.stall).max(Duration::from_millis(1));
-        let _ = self.stream.set_read_timeout(Some(time));
+        self.limits.body_end(begun, self.received)
     }
 
     /// Have the client send the body.
     fn ask(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.must_ask) && self.input.bytes().is_empty() {
-            self.stream().write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        if mem::take(&mut self.must_ask) && self.wire.input.bytes().is_empty() {
+            let end = self.end();
+            let text = b"HTTP/1.1 100 Continue\r\n\r\n";
+            self.wire.sender(end).write_all(text)?;
         }
         Ok(())
     }
@@ -167,8 +156,8 @@ impl<'a> RequestBody<'a> {
     /// Receive more into the connection's buffer. That may be nothing: a signal ends the call, or a lot is there.
     fn receive(&mut self) -> io::Result<()> {
         self.ask()?;
-        let mut stream = self.stream();
-        match self.input.receive(&mut stream)? {
+        let end = self.end();
+        match self.wire.receive(|stream| limited(stream, end))? {
             true => Ok(()),
             false => Err(ErrorKind::UnexpectedEof.into()),
         }
@@ -180,18 +169,19 @@ impl<'a> RequestBody<'a> {
             .len()
             .min(usize::try_from(left).unwrap_or(usize::MAX));
         let buffer = &mut buffer[..room];
-        while self.input.bytes().is_empty() {
-            if room >= DIRECT {
+        while self.wire.input.bytes().is_empty() {
+            if room >= DIRECT && self.wire.is_plain() {
                 self.ask()?;
-                return match self.stream().read(buffer)? {
+                let end = self.end();
+                return match limited(&self.wire.stream, end).read(buffer)? {
                     0 => Err(ErrorKind::UnexpectedEof.into()),
                     count => Ok(count),
                 };
             }
             self.receive()?;
         }
-        let count = room.min(self.input.bytes().len());
-        if let Some(bytes) = self.input.take(count) {
+        let count = room.min(self.wire.input.bytes().len());
+        if let Some(bytes) = self.wire.input.take(count) {
             buffer[..count].copy_from_slice(bytes);
         }
         Ok(count)
@@ -217,9 +207,9 @@ impl<'a> RequestBody<'a> {
                     }
                     return Ok(count);
                 }
-                State::ChunkEnd => match self.input.bytes() {
+                State::ChunkEnd => match self.wire.input.bytes() {
                     [b'\r', b'\n', ..] => {
-                        self.input.take(2);
+                        self.wire.input.take(2);
                         State::ChunkLine
                     }
                     [] | [b'\r'] => {
@@ -228,12 +218,12 @@ impl<'a> RequestBody<'a> {
                     }
                     _ => return Err(ErrorKind::InvalidData.into()),
                 },
-                State::ChunkLine => match chunk_length(self.input.bytes())? {
+                State::ChunkLine => match chunk_length(self.wire.input.bytes())? {
                     Some((length, line)) => {
                         if length.saturating_add(self.received) > self.limits.body {
                             return Err(ErrorKind::FileTooLarge.into());
                         }
-                        self.input.take(line);
+                        self.wire.input.take(line);
                         match length {
                             0 => State::Trailers,
                             length => State::Chunk(length),
@@ -244,10 +234,10 @@ impl<'a> RequestBody<'a> {
                         continue;
                     }
                 },
-                State::Trailers => match head::trailers(self.input.bytes()) {
+                State::Trailers => match head::trailers(self.wire.input.bytes()) {
                     Ok(Some((trailers, length))) => {
                         self.trailers = trailers;
-                        self.input.take(length);
+                        self.wire.input.take(length);
                         State::Done
                     }
                     Ok(None) => {
@@ -259,6 +249,21 @@ impl<'a> RequestBody<'a> {
             };
         }
     }
+}
+
+/// Whether a body in chunks that begins with these bytes is complete, or more than is received early, or not well formed. `from` is
+/// where the next chunk begins: so nothing is looked at twice.
+pub(crate) fn is_whole(bytes: &[u8], from: &mut usize, longest: u64) -> bool {
+    let longest = longest.min(EARLY as u64);
+    while let Some(rest) = bytes.get(*from..) {
+        match chunk_length(rest) {
+            Ok(Some((0, line))) => return !matches!(head::trailers(&rest[line..]), Ok(None)),
+            Ok(Some((length, line))) if length <= longest => *from += line + length as usize + 2,
+            Ok(None) => break,
+            _ => return true,
+        }
+    }
+    bytes.len() >= EARLY
 }
 
 /// The length of the chunk whose line these bytes begin with, and of the line. `None` if that is not complete.
@@ -305,14 +310,6 @@ impl Read for RequestBody<'_> {
                     return outcome.inspect_err(|error| self.failed = Some(error.kind()));
                 }
             }
-        }
-    }
-}
-
-impl Drop for RequestBody<'_> {
-    fn drop(&mut self) {
-        if self.is_hurried {
-            self.set_timeout(self.limits.stall);
         }
     }
 }

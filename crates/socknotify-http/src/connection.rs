@@ -2,20 +2,20 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::io::ErrorKind;
 use std::mem;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use http::{Method, StatusCode, Version, request};
-use socknotify::owned::{BorrowedSocket, Event, Held, Input, Interest, Readiness, Source, Worker};
+use http::{Method, StatusCode, Version};
+use socknotify::owned::{BorrowedSocket, Event, Input, Interest, Readiness, Source, Worker};
 
-use crate::body::RequestBody;
+use crate::body::{EARLY, RequestBody, is_whole};
 use crate::head::{self, Framing, Head};
 use crate::limits::Limits;
 use crate::response::{self, Answer, Failure, ResponseBody, Upgraded};
 use crate::server::Shared;
+use crate::wire::{Wire, input};
 use crate::{Request, Response};
 
 /// How long a connection that ends waits for its client to have the last answer.
@@ -27,27 +27,31 @@ thread_local! {
 }
 
 pub(crate) struct Connection {
-    stream: TcpStream,
+    wire: Wire,
     peer: SocketAddr,
-    input: Input,
-    /// What is in the input is no whole head: the next part has to come.
-    is_partial: bool,
+    /// So many bytes have to be there before it goes on. 0 if nothing has begun.
+    needed: usize,
     /// When the head that has begun is to be there.
     deadline: Option<Instant>,
+    /// The head is there: since when, and how long it is. And where the next chunk of its body begins.
+    body: Option<(Instant, usize)>,
+    chunk: usize,
 }
 
 impl Source for Connection {
     fn socket(&self) -> BorrowedSocket<'_> {
-        self.stream.socket()
+        self.wire.stream.socket()
     }
 
     fn has_buffered(&self) -> bool {
-        !self.is_partial && !self.input.bytes().is_empty()
+        self.has_enough() || self.wire.has_more()
     }
 }
 
 /// What comes next on a connection.
 enum Next {
+    /// The rest of a request.
+    Rest,
     Request,
     /// The last answer was sent.
     Close,
@@ -57,29 +61,41 @@ enum Next {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, limits: &Limits) -> Self {
+    pub(crate) fn new(wire: Wire, peer: SocketAddr) -> Self {
         // An answer does not wait for the one before to be acknowledged.
-        let _ = stream.set_nodelay(true);
+        let _ = wire.stream.set_nodelay(true);
         Connection {
-            stream,
+            wire,
             peer,
-            input: Input::new(limits.head),
-            is_partial: false,
+            needed: 0,
             deadline: None,
+            body: None,
+            chunk: 0,
         }
     }
 
-    /// What to wait for.
+    fn has_enough(&self) -> bool {
+        let length = self.wire.input.bytes().len();
+        length > 0 && length >= self.needed
+    }
+
+    /// What to wait for, if a request has begun.
     fn interest(&mut self, limits: &Limits) -> Interest {
-        if self.input.bytes().is_empty() {
-            SPARE.set(Some(mem::replace(&mut self.input, Input::new(limits.head))));
-            self.deadline = None;
-            return Interest::IN.within(limits.idle);
-        }
-        let end = || Instant::now().checked_add(limits.head_time);
-        self.deadline = self.deadline.or_else(end);
-        self.deadline
-            .map_or(Interest::IN, |end| Interest::IN.until(end))
+        let now = Instant::now();
+        let end = match self.body {
+            Some((since, head)) => {
+                let received = self.wire.input.bytes().len() - head;
+                let stalls = now.checked_add(limits.stall);
+                let ends = limits.body_end(since, received as u64);
+                [ends, stalls].into_iter().flatten().min()
+            }
+            None => {
+                let end = || now.checked_add(limits.head_time);
+                self.deadline = self.deadline.or_else(end);
+                self.deadline
+            }
+        };
+        end.map_or(Interest::IN, |end| Interest::IN.until(end))
     }
 
     /// Receive, if that is what to do, and answer the request that is there.
@@ -87,36 +103,55 @@ impl Connection {
     where
         F: Fn(&mut Request<'_>) -> Response,
     {
-        if !self.has_buffered() {
-            if self.input.bytes().is_empty() {
-                self.input = SPARE.take().unwrap_or(Input::new(shared.limits.head));
+        if !self.has_enough() {
+            if self.wire.input.bytes().is_empty() {
+                self.wire.input = SPARE.take().unwrap_or_else(|| input(&shared.limits));
             }
             // A short read empties the socket: then it is armed again without a system call.
-            match self.input.receive(readiness.io(&self.stream)) {
+            match self.wire.receive(|stream| readiness.io(stream)) {
                 Ok(true) => {}
-                Ok(false) => return Next::Drop,
-                // There is more than a head may have.
-                Err(error) if error.kind() == ErrorKind::InvalidData => {}
-                Err(_) => return Next::Drop,
+                Ok(false) | Err(_) => return Next::Drop,
             }
-            self.is_partial = false;
         }
         // Some clients send an empty line behind a body.
-        while self.input.bytes().starts_with(b"\r\n") {
-            self.input.take(2);
+        while self.body.is_none() && self.wire.input.bytes().starts_with(b"\r\n") {
+            self.wire.input.take(2);
         }
-        match head::parse(self.input.bytes(), &shared.limits) {
-            Ok(None) if self.input.bytes().is_empty() => Next::Request,
+        let bytes = self.wire.input.bytes();
+        match head::parse(bytes, &shared.limits) {
+            Ok(None) if bytes.is_empty() && self.wire.is_plain() => Next::Request,
             Ok(None) => {
-                self.is_partial = true;
-                Next::Request
+                self.needed = bytes.len() + 1;
+                Next::Rest
             }
             Ok(Some((head, length))) => {
-                self.input.take(length);
-                self.deadline = None;
+                let has_begun = bytes.len() > length;
+                let body = &bytes[length..];
+                let needed = match head.framing {
+                    _ if head.expects_continue && !has_begun => length,
+                    Framing::Length(body) if body <= (EARLY as u64).min(shared.limits.body) => {
+                        length + body as usize
+                    }
+                    Framing::Chunked if !is_whole(body, &mut self.chunk, shared.limits.body) => {
+                        bytes.len() + 1
+                    }
+                    _ => length,
+                };
+                if needed > bytes.len() {
+                    self.needed = needed;
+                    self.body = self.body.or_else(|| Some((Instant::now(), length)));
+                    head::reuse(head.parts.headers);
+                    return Next::Rest;
+                }
+                shared.begin(bytes);
+                self.wire.input.take(length);
+                (self.needed, self.deadline, self.body, self.chunk) = (0, None, None, 0);
                 self.answer(head, shared)
             }
-            Err(status) => self.refuse(status, false, shared),
+            Err(status) => {
+                shared.begin(bytes);
+                self.refuse(status, false, shared)
+            }
         }
     }
 
@@ -129,8 +164,7 @@ impl Connection {
             now: Instant::now(),
         };
         let response = response::error(status);
-        let (end, _) = self.send(response, answer, answer.now, None, shared);
-        match end {
+        match self.send(response, answer, shared).0 {
             Ok(_) => Next::Close,
             Err(_) => Next::Drop,
         }
@@ -151,21 +185,8 @@ impl Connection {
         if matches!(framing, Framing::Length(length) if length > shared.limits.body) {
             return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, is_head, shared);
         }
-        let begun = Instant::now();
-        let Connection {
-            stream,
-            input,
-            peer,
-            ..
-        } = self;
-        let body = RequestBody::new(
-            stream,
-            input,
-            *peer,
-            &shared.limits,
-            framing,
-            expects_continue,
-        );
+        let (wire, peer) = (&mut self.wire, self.peer);
+        let body = RequestBody::new(wire, peer, &shared.limits, framing, expects_continue);
         let mut request = Request::from_parts(parts, body);
         let handled = catch_unwind(AssertUnwindSafe(|| (shared.handler)(&mut request)));
         let is_panic = handled.is_err();
@@ -200,7 +221,7 @@ impl Connection {
             persists: persists && is_whole && !shared.port.is_draining(),
             now: Instant::now(),
         };
-        let (end, body) = self.send(response, answer, begun, Some(&request), shared);
+        let (end, body) = self.send(response, answer, shared);
         head::reuse(request.headers);
         match (end, body.into_upgrade()) {
             (Ok(_), Some(call)) => Next::Upgrade(call),
@@ -212,17 +233,15 @@ impl Connection {
 
     /// Write an answer, count and log it. Also returns what was its body.
     fn send<F>(
-        &self,
+        &mut self,
         response: Response,
         answer: Answer,
-        begun: Instant,
-        request: Option<&request::Parts>,
         shared: &Shared<F>,
     ) -> (Result<bool, Failure>, ResponseBody) {
         let (parts, mut body) = response.into_parts();
         let end = answer.now.checked_add(shared.limits.answer_time);
-        let written = response::write(&self.stream, end, answer, &parts, &mut body);
-        shared.count(&written, begun, self.peer, request);
+        let written = response::write(self.wire.sender(end), answer, &parts, &mut body);
+        shared.count(&written, self.peer);
         (written.end, body)
     }
 }
@@ -235,49 +254,63 @@ pub(crate) fn on_event<F>(
 ) where
     F: Fn(&mut Request<'_>) -> Response,
 {
-    let mut held = match event {
-        Event::Ready(held, _) => held,
+    let limits = &shared.limits;
+    let (mut held, next) = match event {
+        Event::Ready(mut held, _) => {
+            let (connection, readiness) = held.split();
+            let next = connection.serve(readiness, shared);
+            (held, next)
+        }
         // What it has sent is answered; if there is nothing, its time is over at once.
         Event::Draining(mut held) => {
-            let interest = match held.is_partial {
-                true => held.interest(&shared.limits),
-                false => Interest::IN.until(Instant::now()),
+            let interest = match held.needed {
+                0 => Interest::IN.until(Instant::now()),
+                _ => held.interest(limits),
             };
             return worker.arm(held, interest);
         }
-        Event::TimedOut(mut held) if held.is_partial => {
-            let next = held.refuse(StatusCode::REQUEST_TIMEOUT, false, shared);
-            return go_on(shared, worker, held, next);
+        Event::TimedOut(mut held) => {
+            let next = match held.wire.input.bytes() {
+                [] => Next::Close,
+                bytes => {
+                    shared.begin(bytes);
+                    held.refuse(StatusCode::REQUEST_TIMEOUT, false, shared)
+                }
+            };
+            (held, next)
         }
-        Event::TimedOut(held) => return worker.linger(held, CLOSING),
         // It is closed.
         _ => return,
     };
-    let (connection, readiness) = held.split();
-    let next = connection.serve(readiness, shared);
-    go_on(shared, worker, held, next);
-}
-
-fn go_on<F>(
-    shared: &Shared<F>,
-    worker: &mut Worker<Connection>,
-    mut held: Held<Connection>,
-    next: Next,
-) {
     match next {
-        Next::Request => {
-            let interest = held.interest(&shared.limits);
+        Next::Rest => {
+            let interest = held.interest(limits);
             worker.arm(held, interest);
         }
-        Next::Close => worker.linger(held, CLOSING),
+        Next::Request => {
+            if held.wire.input.bytes().is_empty() {
+                SPARE.set(Some(mem::replace(
+                    &mut held.wire.input,
+                    input(&shared.limits),
+                )));
+            }
+            worker.arm(held, Interest::IN.within(limits.idle));
+        }
+        Next::Close => {
+            #[cfg(feature = "tls")]
+            held.wire.close();
+            worker.linger(held, CLOSING);
+        }
         Next::Drop => drop(held),
         Next::Upgrade(call) => {
-            let connection = held.into_inner();
-            let read_ahead = connection.input.bytes().to_vec();
+            let wire = held.into_inner().wire;
             call(Upgraded {
-                stream: connection.stream,
-                read_ahead,
+                stream: wire.stream,
+                read_ahead: wire.input.bytes().to_vec(),
+                #[cfg(feature = "tls")]
+                tls: wire.tls.map(|tls| Box::new(tls.session)),
             });
         }
     }
+    shared.end();
 }

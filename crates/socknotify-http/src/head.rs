@@ -44,13 +44,7 @@ pub(crate) struct Head {
 
 /// The head that these bytes begin with, and its length; `None` if it is not complete. Else the status that refuses it.
 pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize)>, StatusCode> {
-    let mut parsed = parse_any(bytes, limits.target);
-    // A later minor version says what this one says, and more.
-    if let Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED) = parsed {
-        if let Some(bytes) = as_version_1_1(bytes) {
-            parsed = parse_any(&bytes, limits.target);
-        }
-    }
+    let parsed = parse_any(bytes, limits.target);
     // The target is not known before its line is complete. Methods and versions are short.
     let line = || memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
     let longest = limits.target.min(limits.head).saturating_add(32);
@@ -73,11 +67,25 @@ fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, Stat
         Err(httparse::Error::TooManyHeaders) => {
             return Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
         }
-        // Which version it is, its whole line says.
-        Err(httparse::Error::Version) if !bytes.trim_ascii_start().contains(&b'\n') => {
-            return Ok(None);
+        Err(httparse::Error::Version) => {
+            // Which version it is, its whole line says.
+            let line = bytes.trim_ascii_start();
+            let Some(end) = memchr::memchr(b'\n', line) else {
+                return Ok(None);
+            };
+            let words: Vec<_> = line[..end]
+                .trim_ascii_end()
+                .split(|&it| it == b' ')
+                .collect();
+            return match words[..] {
+                [
+                    _,
+                    _,
+                    [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'],
+                ] => Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED),
+                _ => Err(BAD),
+            };
         }
-        Err(httparse::Error::Version) => return Err(refuse_version(bytes)),
         Err(_) => return Err(BAD),
     };
     if !has_whole_ends(&bytes[..length]) {
@@ -176,37 +184,6 @@ impl<'a> Fields<'a> {
 /// Whether each line ends with CR and LF: others take an LF alone for an end, or do not.
 pub(crate) fn has_whole_ends(bytes: &[u8]) -> bool {
     memchr::memchr_iter(b'\n', bytes).all(|at| at > 0 && bytes[at - 1] == b'\r')
-}
-
-/// The three parts of a first line.
-fn first_line(bytes: &[u8]) -> Option<[&[u8]; 3]> {
-    let line = bytes.trim_ascii_start();
-    let line = &line[..memchr::memchr(b'\n', line)?];
-    let mut parts = line.strip_suffix(b"\r")?.split(|&byte| byte == b' ');
-    let line = [parts.next()?, parts.next()?, parts.next()?];
-    parts.next().is_none().then_some(line)
-}
-
-/// Whether it is another version, or none.
-fn refuse_version(bytes: &[u8]) -> StatusCode {
-    match first_line(bytes) {
-        Some([_, _, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]])
-            if major.is_ascii_digit() && minor.is_ascii_digit() =>
-        {
-            StatusCode::HTTP_VERSION_NOT_SUPPORTED
-        }
-        _ => StatusCode::BAD_REQUEST,
-    }
-}
-
-/// The same in version 1.1, if it is of a later 1.x.
-fn as_version_1_1(bytes: &[u8]) -> Option<Vec<u8>> {
-    let [_, _, version] = first_line(bytes)?;
-    let minor = version.strip_prefix(b"HTTP/1.")?;
-    let at = minor.as_ptr().addr() - bytes.as_ptr().addr();
-    let mut bytes = bytes.to_vec();
-    bytes[at] = b'1';
-    Some(bytes)
 }
 
 fn check_target(method: &Method, uri: &Uri) -> Result<(), StatusCode> {
@@ -348,7 +325,6 @@ mod tests {
             ("1.1", "Connection: close\r\n", false),
             ("1.1", "Connection: te, CLOSE\r\n", false),
             ("1.1", "Connection: te\r\nConnection: close\r\n", false),
-            ("1.2", "", true),
             ("1.0", "", false),
             ("1.0", "Connection: Keep-Alive\r\n", true),
             ("1.0", "Connection: keep-alive, close\r\n", false),
@@ -429,7 +405,7 @@ mod tests {
     #[test]
     fn in_which_parts_it_comes_does_not_matter() {
         for (text, status) in [
-            ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", 0),
+            ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505),
             ("GET / HTTP/2.0\r\n\r\n", 505),
             ("\r\nPRI * HTTP/2.0\r\n\r\n", 505),
             ("GET / HTTP/x.0\r\n\r\n", 400),
@@ -479,7 +455,7 @@ mod tests {
         assert_eq!(status(&header), 431);
         assert_eq!(status(&format!("{header}\r\n\r\n")), 431);
         // Whatever the version, and with nothing too much.
-        for version in ["1.0", "1.1", "1.2"] {
+        for version in ["1.0", "1.1"] {
             let target = |length: usize| {
                 let target = format!("http://a/{}", "a".repeat(length - 9));
                 format!("GET {target} HTTP/{version}\r\nHost: a\r\n\r\n")

@@ -10,12 +10,18 @@ mod limits;
 mod log;
 mod response;
 mod server;
+mod signals;
+#[cfg(feature = "tls")]
+mod tls;
+mod wire;
 
 pub use body::RequestBody;
 pub use file::file_response;
 pub use http;
 pub use limits::Limits;
 pub use response::{ResponseBody, Upgraded};
+#[cfg(feature = "tls")]
+pub use rustls;
 pub use server::{Handle, Listener, Metrics, Server};
 pub use socknotify::owned::Serving;
 

@@ -1,6 +1,6 @@
 //! [`Limits`]: what a client may take.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a client may take of a [`Server`](crate::Server): bytes, time, and connections.
 ///
@@ -61,6 +61,10 @@ impl Limits {
     }
 
     /// The most bytes of a request's body. 1 MiB by default. A longer one is answered with 413.
+    ///
+    /// Up to 64 KiB of a body are received before the handler is called, and no thread waits for them: a connection may take so much
+    /// memory, and that of a [head](Self::head). With a limit of 64 KiB no client holds a thread by its body, but one that sends
+    /// `Expect: 100-continue`.
     pub const fn body(mut self, bytes: u64) -> Self {
         self.body = bytes;
         self
@@ -78,15 +82,16 @@ impl Limits {
         self
     }
 
-    /// How long the head of a request may take, from its first byte to its last one. Ten seconds by default. After that it is answered
-    /// with 408.
+    /// How long the head of a request may take, from its first byte to its last one; with TLS, the handshake with it. Ten seconds by
+    /// default. After that it is answered with 408. A new connection has this long until its first byte.
     pub const fn head_time(mut self, time: Duration) -> Self {
         self.head_time = time;
         self
     }
 
     /// How long the body of a request may take, and how many bytes of it give it a second more. Ten seconds, and 1 KiB, by
-    /// default. A slower one is answered with 408.
+    /// default. A slower one is answered with 408. A handler that reads a long body waits for up to the time of a
+    /// [stall](Self::stall) more.
     pub const fn body_time(mut self, time: Duration, bytes_a_second: u64) -> Self {
         self.body_time = time;
         self.body_rate = bytes_a_second;
@@ -99,9 +104,16 @@ impl Limits {
         self
     }
 
-    /// How long a client may send nothing of a body, or take nothing of an answer. Thirty seconds by default.
+    /// How long a client may send nothing of a body. Thirty seconds by default. One that takes nothing of an answer is given up after
+    /// one to two such times, as [`Limited`](socknotify::owned::Limited) finds out.
     pub const fn stall(mut self, time: Duration) -> Self {
         self.stall = time;
         self
+    }
+
+    /// When a body is to be there that began then, and of which so many bytes were received.
+    pub(crate) fn body_end(&self, begun: Instant, received: u64) -> Option<Instant> {
+        let earned = Duration::from_secs(received / self.body_rate.max(1));
+        begun.checked_add(self.body_time.saturating_add(earned))
     }
 }

@@ -7,16 +7,16 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING};
 use http::response::Parts;
 use http::{StatusCode, Version};
-use socknotify::owned::Limited;
 
 use crate::Response;
 use crate::date;
 use crate::head::lists;
+use crate::wire::Sender;
 
 /// Bytes of up to this many go out with their head, in one call.
 const TOGETHER: usize = 64 << 10;
@@ -52,11 +52,15 @@ enum Kind {
 
 /// A connection that speaks another protocol from here on: see [`ResponseBody::upgrade`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Upgraded {
     /// The connection, in blocking mode, with the timeout of [`Limits::stall`](crate::Limits::stall) for each call.
     pub stream: TcpStream,
     /// What the client has sent of the other protocol already.
     pub read_ahead: Vec<u8>,
+    /// The session of TLS that is to be used with the stream: see `rustls::StreamOwned`. `None` without TLS.
+    #[cfg(feature = "tls")]
+    pub tls: Option<Box<rustls::ServerConnection>>,
 }
 
 impl ResponseBody {
@@ -236,22 +240,18 @@ thread_local! {
     static OUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Write an answer to a client, which has until `end` to receive it.
+/// Write an answer to a client.
 ///
 /// If its body fails before anything was sent, the client is told that. A reader may also panic.
 pub(crate) fn write(
-    stream: &TcpStream,
-    end: Option<Instant>,
+    client: Sender<'_>,
     answer: Answer,
     parts: &Parts,
     body: &mut ResponseBody,
 ) -> Written {
     let mut out = Out {
         bytes: OUT.take(),
-        stream,
-        limited: limited(stream, end),
-        end,
-        is_begun: false,
+        client,
     };
     out.bytes.clear();
     let write = || write_with(&mut out, answer, parts, body);
@@ -262,7 +262,7 @@ pub(crate) fn write(
     });
     let has_failed = matches!(written, Err(Failure::Body));
     let (status, end) = match written {
-        _ if has_failed && !out.is_begun => {
+        _ if has_failed && out.client.sent == 0 => {
             out.bytes.clear();
             let (parts, mut body) = error(StatusCode::INTERNAL_SERVER_ERROR).into_parts();
             let answer = Answer {
@@ -281,26 +281,21 @@ pub(crate) fn write(
     }
     Written {
         status,
-        length: end.as_ref().map_or(0, |it| it.0),
+        length: out.client.sent.saturating_sub(out.client.head),
         has_failed,
-        end: end.map(|it| it.1),
+        end,
     }
 }
 
 /// What goes to a client.
 struct Out<'a> {
     bytes: Vec<u8>,
-    stream: &'a TcpStream,
-    limited: Limited<&'a TcpStream>,
-    end: Option<Instant>,
-    /// Something was sent.
-    is_begun: bool,
+    client: Sender<'a>,
 }
 
 impl Out<'_> {
     fn flush(&mut self) -> Result<(), Failure> {
-        self.is_begun = true;
-        self.limited.write_all(&self.bytes)?;
+        self.client.write_all(&self.bytes)?;
         self.bytes.clear();
         Ok(())
     }
@@ -325,16 +320,14 @@ impl Out<'_> {
         read.map_err(|_| Failure::Body)
     }
 
-    /// Send all that a reader returns, as it comes. Returns how much that was.
-    fn copy_all(&mut self, reader: &mut impl Read, is_chunked: bool) -> Result<u64, Failure> {
+    /// Send all that a reader returns, as it comes.
+    fn copy_all(&mut self, reader: &mut impl Read, is_chunked: bool) -> Result<(), Failure> {
         let mut piece = vec![0; PIECE];
-        let mut length = 0;
         loop {
             let count = match reader.read(&mut piece) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 count => count.map_err(|_| Failure::Body)?,
             };
-            length += count as u64;
             if is_chunked {
                 // Memory takes everything. The last chunk is empty.
                 let _ = write!(self.bytes, "{count:x}\r\n");
@@ -344,28 +337,20 @@ impl Out<'_> {
                 self.bytes.extend_from_slice(b"\r\n");
             }
             if count == 0 {
-                return Ok(length);
+                return Ok(());
             }
             self.flush()?;
         }
     }
 }
 
-/// A stream that is used until `end`; `None` for ever.
-pub(crate) fn limited(stream: &TcpStream, end: Option<Instant>) -> Limited<&TcpStream> {
-    match end {
-        Some(end) => Limited::until(stream, end),
-        None => Limited::within(stream, Duration::MAX),
-    }
-}
-
-/// Returns the length of the body, and whether the connection may be used again.
+/// True if the connection may be used again.
 fn write_with(
     out: &mut Out<'_>,
     answer: Answer,
     parts: &Parts,
     body: &mut ResponseBody,
-) -> Result<(u64, bool), Failure> {
+) -> Result<bool, Failure> {
     let status = parts.status;
     let has_body = !(status.is_informational()
         || status == StatusCode::NO_CONTENT
@@ -378,36 +363,28 @@ fn write_with(
     };
     let is_text = matches!(body.0, Kind::Bytes(_, true));
     let persists = write_head(&mut out.bytes, answer, parts, ending, is_text);
-    let length = match &mut body.0 {
-        _ if !has_body || answer.is_head => 0,
-        Kind::Upgrade(_) => 0,
+    out.client.head = out.bytes.len() as u64;
+    match &mut body.0 {
+        _ if !has_body || answer.is_head => {}
+        Kind::Upgrade(_) => {}
+        Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => out.bytes.extend_from_slice(bytes),
         Kind::Bytes(bytes, _) => {
-            if bytes.len() <= TOGETHER {
-                out.bytes.extend_from_slice(bytes);
-            } else {
-                out.flush()?;
-                out.limited.write_all(bytes)?;
-            }
-            bytes.len() as u64
+            out.flush()?;
+            out.client.write_all(bytes)?;
         }
         Kind::File(file, length) => {
             // Whether it can be read is known before anything is sent.
             let first = (*length).min(PIECE as u64);
             out.read(file, first)?;
             out.flush()?;
-            let mut left = *length - first;
-            left -= send_file(file, left, out)?;
+            let left = send_file(file, *length - first, &mut out.client);
             out.copy(file, left)?;
-            *length
         }
-        Kind::Reader(reader, Some(length)) => {
-            out.copy(reader, *length)?;
-            *length
-        }
+        Kind::Reader(reader, Some(length)) => out.copy(reader, *length)?,
         Kind::Reader(reader, None) => out.copy_all(reader, ending == Ending::Chunks)?,
-    };
+    }
     out.flush()?;
-    Ok((length, persists))
+    Ok(persists)
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -449,13 +426,8 @@ fn write_head(
     }
     match ending {
         Ending::Length(length) => {
-            let (mut digits, mut at, mut left) = ([0; 20], 20, length);
-            while at == 20 || left > 0 {
-                at -= 1;
-                digits[at] = b'0' + (left % 10) as u8;
-                left /= 10;
-            }
-            line(out, "content-length", &digits[at..]);
+            let mut digits = itoa::Buffer::new();
+            line(out, "content-length", digits.format(length).as_bytes());
         }
         Ending::Chunks => line(out, "transfer-encoding", b"chunked"),
         Ending::None | Ending::Close => {}
@@ -478,43 +450,31 @@ fn write_head(
     persists
 }
 
-/// `sendfile` — Send so many bytes of a file, as far as the system does it for such a file. Returns how many. Whether the file or
-/// the client fails then, a copy finds out.
+/// `sendfile` — Send so many bytes of a file, as far as the system does it for such a file. Returns how many are left. Whether the
+/// file or the client fails then, a copy finds out.
 #[cfg(target_os = "linux")]
-fn send_file(file: &File, length: u64, out: &Out<'_>) -> io::Result<u64> {
-    use rustix::io::Errno;
-    use socknotify::owned::unacknowledged;
-
-    /// A call may wait for the timeout of the stream with each such part: with more of them, it would not end by `end`.
+fn send_file(file: &File, length: u64, client: &mut Sender<'_>) -> u64 {
+    /// A call may wait for the timeout of the stream with each such part: with more of them, it would not end in time.
     const AT_ONCE: u64 = 64 << 10;
 
-    let stream = out.stream;
-    let late = || io::Error::from(ErrorKind::TimedOut);
-    let mut sent = 0;
-    let mut before = None;
-    while sent < length {
-        if out.end.is_some_and(|end| Instant::now() >= end) {
-            return Err(late());
-        }
-        let most = (length - sent).min(AT_ONCE) as usize;
-        match rustix::fs::sendfile(stream, file, None, most) {
+    let mut left = length;
+    while left > 0 && client.is_plain {
+        let most = left.min(AT_ONCE) as usize;
+        let send = |stream: &mut &TcpStream| Ok(rustix::fs::sendfile(stream, file, None, most)?);
+        match client.limited.send_with(most, send) {
             Ok(0) => break,
-            Ok(count) => sent += count as u64,
-            Err(Errno::INTR) => {}
-            // The time of one call is over. The client may have taken something meanwhile.
-            Err(Errno::AGAIN) => {
-                let now = (sent, unacknowledged(stream));
-                if now.1.is_none() || before.replace(now) == Some(now) {
-                    return Err(late());
-                }
+            Ok(count) => {
+                left -= count as u64;
+                client.sent += count as u64;
             }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => break,
         }
     }
-    Ok(sent)
+    left
 }
 
 #[cfg(not(target_os = "linux"))]
-fn send_file(_: &File, _: u64, _: &Out<'_>) -> io::Result<u64> {
-    Ok(0)
+fn send_file(_: &File, length: u64, _: &mut Sender<'_>) -> u64 {
+    length
 }

@@ -1,5 +1,6 @@
 //! [`Server`], [`Handle`] and [`Metrics`].
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 #[cfg(unix)]
@@ -8,10 +9,9 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::{fd::OwnedFd, unix::net::UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use http::request;
 use socknotify::CompletionPort;
 use socknotify::owned::{Interest, Listening, Port, Serving};
 
@@ -20,6 +20,10 @@ use crate::date;
 use crate::limits::Limits;
 use crate::log::Log;
 use crate::response::Written;
+use crate::signals::{Ends, on_signals};
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
+use crate::wire::Wire;
 use crate::{Request, Response};
 
 /// What a client of a Unix socket has in place of an address.
@@ -38,6 +42,9 @@ pub struct Server {
     limits: Limits,
     serving: Serving,
     log: Option<Box<dyn Write + Send>>,
+    #[cfg(feature = "tls")]
+    tls: Option<Arc<rustls::ServerConfig>>,
+    ends: OnceLock<Ends>,
 }
 
 /// Where clients come to a [`Server`].
@@ -63,14 +70,32 @@ impl From<UnixListener> for Listener {
     }
 }
 
-/// What a server counts.
-#[derive(Debug, Default)]
+/// What a server counts, and what it does.
+#[derive(Default)]
 struct Counts {
     /// Answers, by the first digit of their status.
     answers: [AtomicU64; 6],
+    incomplete: AtomicU64,
     sent: AtomicU64,
     failed: AtomicU64,
     left_out: Arc<AtomicU64>,
+    running: Mutex<Vec<Weak<Mutex<Running>>>>,
+}
+
+/// What a thread answers.
+#[derive(Default)]
+struct Running {
+    begun: Option<Instant>,
+    /// The first line of the request.
+    line: Vec<u8>,
+}
+
+thread_local! {
+    static RUNNING: OnceCell<Arc<Mutex<Running>>> = const { OnceCell::new() };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the threads of a server share.
@@ -79,7 +104,7 @@ pub(crate) struct Shared<F> {
     pub(crate) limits: Limits,
     pub(crate) port: Arc<Port<Connection>>,
     counts: Arc<Counts>,
-    log: Arc<OnceLock<Log>>,
+    log: Option<Arc<Log>>,
 }
 
 impl Server {
@@ -124,6 +149,9 @@ impl Server {
             limits: Limits::default(),
             serving: Serving::default().name("http"),
             log: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+            ends: OnceLock::new(),
         }
     }
 
@@ -153,8 +181,39 @@ impl Server {
         self
     }
 
+    /// Speaks TLS. The protocol is HTTP/1.1, whatever the configuration has for ALPN.
+    ///
+    /// A client that is slow with its handshake holds no thread; it has the time of [`Limits::head_time`] for it and its first request.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use rustls::ServerConfig;
+    /// use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+    /// use socknotify_http::{Response, Server};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let chain = CertificateDer::pem_file_iter("chain.pem")?.collect::<Result<_, _>>()?;
+    /// let key = PrivateKeyDer::from_pem_file("key.pem")?;
+    /// let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
+    /// let server = Server::bind("0.0.0.0:443")?.tls(Arc::new(config));
+    /// server.serve(|_| Response::new("hello\n".into()))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tls")]
+    #[doc(alias = "https")]
+    pub fn tls(mut self, config: Arc<rustls::ServerConfig>) -> Self {
+        let mut config = Arc::unwrap_or_clone(config);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        self.tls = Some(Arc::new(config));
+        self
+    }
+
     /// Writes a line for each answer, in the common log format: the client, the time, the first line of the request, the status, and the
-    /// length of the body. Behind these is the time that it took, in milliseconds.
+    /// length of the body, as far as it was sent. Behind these is the time that it took, in milliseconds, and `incomplete` if the answer
+    /// broke off. In the line of the request, quotation marks and what is not printable are escaped as in Rust.
     ///
     /// A thread of its own writes, so that no request waits for the log. What it does not keep up with is left out, and counted in
     /// [`Metrics::log_left_out`].
@@ -172,7 +231,9 @@ impl Server {
     }
 
     /// Ends it within this time when the process is told to end: see [`Handle::drain`]. By SIGTERM or SIGINT; on Windows by Ctrl-C and
-    /// the like, and for one server of a process.
+    /// the like.
+    ///
+    /// When all servers that do so have ended, these do what they do by default: they end the process.
     ///
     /// # Errors
     ///
@@ -181,6 +242,7 @@ impl Server {
     #[doc(alias = "graceful_shutdown")]
     pub fn end_on_signals(&self, within: Duration) -> io::Result<()> {
         let handle = self.handle();
+        self.ends.get_or_init(Ends::new);
         on_signals(move || handle.drain(within))
     }
 
@@ -206,15 +268,23 @@ impl Server {
             limits,
             serving,
             log,
+            #[cfg(feature = "tls")]
+            tls,
+            ends: _ends,
         } = self;
-        let to_log = Arc::new(OnceLock::new());
-        if let Some(writer) = log {
-            let _ = to_log.set(Log::start(writer, Arc::clone(&counts.left_out))?);
-        }
+        let start = |writer| Log::start(writer, Arc::clone(&counts.left_out)).map(Arc::new);
+        let log = log.map(start).transpose()?;
         let listening = Listening::arming(Interest::IN.within(limits.head_time))
             .blocking_mode(limits.stall)
             .at_most(limits.connections);
-        let connection = move |stream, peer| Connection::new(stream, peer, &limits);
+        let connection = move |stream, peer| {
+            let wire = Wire {
+                #[cfg(feature = "tls")]
+                tls: tls.as_ref().map(Tls::new),
+                ..Wire::new(stream, &limits)
+            };
+            Connection::new(wire, peer)
+        };
         let listened = match listener {
             Listener::Tcp(listener) => port.listen(listener, listening, connection),
             // But for addresses and TCP's options, one kind of stream socket does what the other does.
@@ -232,12 +302,12 @@ impl Server {
             limits,
             port: Arc::clone(&port),
             counts,
-            log: Arc::clone(&to_log),
+            log: log.clone(),
         };
         let left = port.serve_detached(serving, move |worker, event| {
             connection::on_event(&shared, worker, event);
         })?;
-        if let Some(log) = to_log.get() {
+        if let Some(log) = log {
             log.end();
         }
         if !left.is_empty() {
@@ -254,22 +324,6 @@ impl Server {
     }
 }
 
-#[cfg(unix)]
-fn on_signals(call: impl Fn() + Send + 'static) -> io::Result<()> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    use signal_hook::iterator::Signals;
-
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let wait = move || signals.forever().for_each(|_| call());
-    let thread = std::thread::Builder::new().name("http-signals".into());
-    thread.spawn(wait).map(drop)
-}
-
-#[cfg(windows)]
-fn on_signals(call: impl Fn() + Send + 'static) -> io::Result<()> {
-    ctrlc::try_set_handler(call).map_err(io::Error::other)
-}
-
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
@@ -280,33 +334,58 @@ impl fmt::Debug for Server {
 }
 
 impl<F> Shared<F> {
+    fn on_running<R>(&self, call: impl FnOnce(&mut Running) -> R) -> R {
+        RUNNING.with(|running| {
+            let running = running.get_or_init(|| {
+                let running = Arc::<Mutex<Running>>::default();
+                let mut all = lock(&self.counts.running);
+                all.retain(|it| it.strong_count() > 0);
+                all.push(Arc::downgrade(&running));
+                running
+            });
+            call(&mut lock(running))
+        })
+    }
+
+    /// This thread answers the request that begins with these bytes.
+    pub(crate) fn begin(&self, bytes: &[u8]) {
+        let bytes = bytes.trim_ascii_start();
+        let length = memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
+        self.on_running(|running| {
+            running.begun = Some(Instant::now());
+            running.line.clear();
+            running.line.extend_from_slice(&bytes[..length]);
+        });
+    }
+
+    pub(crate) fn end(&self) {
+        self.on_running(|running| running.begun = None);
+    }
+
     /// Count an answer, and log it.
-    pub(crate) fn count(
-        &self,
-        written: &Written,
-        begun: Instant,
-        peer: SocketAddr,
-        request: Option<&request::Parts>,
-    ) {
+    pub(crate) fn count(&self, written: &Written, peer: SocketAddr) {
         let (status, length) = (written.status.as_u16(), written.length);
-        let class = usize::from(status / 100).min(5);
-        self.counts.answers[class].fetch_add(1, Ordering::Relaxed);
-        self.counts.sent.fetch_add(length, Ordering::Relaxed);
+        let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
+        add(&self.counts.answers[usize::from(status / 100).min(5)], 1);
+        add(&self.counts.sent, length);
         if written.has_failed {
-            self.counts.failed.fetch_add(1, Ordering::Relaxed);
+            add(&self.counts.failed, 1);
         }
-        let Some(log) = self.log.get() else { return };
-        let line = request.map_or_else(
-            || "-".to_owned(),
-            |it| format!("{} {} {:?}", it.method, it.uri, it.version),
-        );
-        let took = begun.elapsed().as_secs_f64() * 1000.0;
+        if written.end.is_err() {
+            add(&self.counts.incomplete, 1);
+        }
+        let Some(log) = &self.log else { return };
+        let end = if written.end.is_ok() {
+            ""
+        } else {
+            " incomplete"
+        };
         let (peer, now) = (peer.ip(), date::of_log());
-        log.add(format!(
-            "{peer} - - [{now}] \"{}\" {status} {length} {took:.3}\n",
-            // A target has no quotation marks; this is for logs that somebody parses.
-            line.replace('"', "%22")
-        ));
+        log.add(self.on_running(|running| {
+            let took = running.begun.map_or(0.0, |it| it.elapsed().as_secs_f64());
+            let (line, took) = (running.line.escape_ascii(), took * 1000.0);
+            format!("{peer} - - [{now}] \"{line}\" {status} {length} {took:.3}{end}\n")
+        }));
     }
 }
 
@@ -332,6 +411,24 @@ impl Handle {
         self.port.is_draining()
     }
 
+    /// The requests that threads have been with for this time at least, the longest first: for how long, and the method and the path,
+    /// such as `GET /reports`.
+    ///
+    /// For an admin's page, or for [`Serving::on_slow`], which calls when handlers take long.
+    pub fn slow(&self, time: Duration) -> Vec<(Duration, String)> {
+        let running = lock(&self.counts.running).clone();
+        let slow = running.iter().filter_map(Weak::upgrade).filter_map(|it| {
+            let it = lock(&it);
+            let took = it.begun?.elapsed();
+            let end = memchr::memchr(b'?', &it.line).or(memchr::memrchr(b' ', &it.line));
+            let request = it.line[..end.unwrap_or(it.line.len())].escape_ascii();
+            (took >= time).then(|| (took, request.to_string()))
+        });
+        let mut slow: Vec<_> = slow.collect();
+        slow.sort_unstable_by(|one, other| other.cmp(one));
+        slow
+    }
+
     /// How the server does.
     pub fn metrics(&self) -> Metrics {
         let count = |class: usize| self.counts.answers[class].load(Ordering::Relaxed);
@@ -342,6 +439,7 @@ impl Handle {
             redirections: count(3),
             client_errors: count(4),
             server_errors: count(5),
+            incomplete: self.counts.incomplete.load(Ordering::Relaxed),
             body_bytes: self.counts.sent.load(Ordering::Relaxed),
             failed_bodies: self.counts.failed.load(Ordering::Relaxed),
             log_left_out: self.counts.left_out.load(Ordering::Relaxed),
@@ -374,6 +472,8 @@ pub struct Metrics {
     pub client_errors: u64,
     /// Answers with 5xx, those of the server itself with them.
     pub server_errors: u64,
+    /// Answers, counted above, that broke off: the client has gone, or takes nothing, or the body failed.
+    pub incomplete: u64,
     /// Bytes of bodies that were sent.
     pub body_bytes: u64,
     /// Answers whose body could not be read to its end: a file became shorter, or a disk or a reader failed.

@@ -670,13 +670,21 @@ fn a_client_that_breaks_off_is_not_answered() -> io::Result<()> {
             .expect("somebody waits");
         Response::new("a".into())
     });
-    for framing in ["Content-Length: 5", "Transfer-Encoding: chunked"] {
+    for (framing, is_called) in [
+        ("Content-Length: 5\r\n\r\n", false),
+        ("Transfer-Encoding: chunked\r\n\r\n5\r\n", false),
+        ("Content-Length: 100000\r\n\r\n", true),
+        ("Transfer-Encoding: chunked\r\n\r\n20000\r\n", true),
+    ] {
         let mut client = running.client()?;
-        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"))?;
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}"))?;
         client.0.get_ref().shutdown(Shutdown::Write)?;
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(ErrorKind::UnexpectedEof));
+        if is_called {
+            assert_eq!(told.recv_timeout(PATIENCE), Ok(ErrorKind::UnexpectedEof));
+        }
         assert!(client.head().is_err());
     }
+    assert!(told.try_recv().is_err());
     Ok(())
 }
 
@@ -790,32 +798,41 @@ fn another_protocol_takes_over() -> io::Result<()> {
     Ok(())
 }
 
-#[test]
-fn what_was_done_is_counted_and_logged() -> io::Result<()> {
-    /// Keeps what is written.
-    #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+/// A log that keeps what is written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("no panic").write(bytes)
-        }
+impl Kept {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().expect("no panic").clone();
+        String::from_utf8(bytes).expect("text")
+    }
+}
 
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").write(bytes)
     }
 
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_was_done_is_counted_and_logged() -> io::Result<()> {
     let kept = Kept::default();
     let mut running = Running::start(server().log(kept.clone()), echo);
     running
         .ask("POST /a?b HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")?;
     running.ask("nonsense\r\n\r\n")?;
+    running.ask("\r\nGET /\"\x07 HTTP/1.1\r\nHost")?;
+    running.ask("POST /long HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999\r\n\r\na")?;
     let metrics = running.handle.metrics();
-    assert_eq!((metrics.successful, metrics.client_errors), (1, 1));
+    assert_eq!((metrics.successful, metrics.client_errors), (1, 3));
     assert!(metrics.threads > 0);
     running.end(PATIENCE)?;
-    let kept = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
+    let kept = kept.text();
     let lines: Vec<_> = kept.lines().collect();
     // The common log format: 127.0.0.1 - - [06/Nov/1994:08:49:37 +0000] "GET / HTTP/1.1" 200 12
     let (before, after) = lines[0].split_once("] ").expect("a time");
@@ -824,7 +841,13 @@ fn what_was_done_is_counted_and_logged() -> io::Result<()> {
     let shape: String = time.chars().map(shape).collect();
     assert!(shape.starts_with("00/") && shape.ends_with("/0000:00:00:00 +0000"));
     assert!(after.starts_with("\"POST /a?b HTTP/1.1\" 200 12 "));
-    assert!(lines[1].contains("\"-\" 400 16 "), "{}", lines[1]);
+    for (line, expected) in lines[1..].iter().zip([
+        "\"nonsense\" 400 16 ",
+        "\"GET /\\\"\\x07 HTTP/1.1\" 400 16 ",
+        "\"POST /long HTTP/1.1\" 413 22 ",
+    ]) {
+        assert!(line.contains(expected), "{line}");
+    }
     Ok(())
 }
 
@@ -916,20 +939,6 @@ fn methods_are_the_handlers() -> io::Result<()> {
     Ok(())
 }
 
-/// A line that is not whole, of a version that is not known, uses no processor for ever: it is refused.
-#[test]
-fn a_later_version_has_the_same_limits() -> io::Result<()> {
-    let running = Running::start(server(), echo);
-    let request = format!("GET / HTTP/1.2\r\nHost: a\r\nX: {}", "a".repeat(30_000));
-    assert_eq!(running.ask(&request)?.0, 431);
-    let mut client = running.client()?;
-    for byte in *b"GET / HTTP/1.2\r\nHost: a\r\n\r\n" {
-        client.send([byte])?;
-    }
-    assert_eq!(client.answer()?.text(), "GET / ");
-    Ok(())
-}
-
 /// What stops a process and continues it, or signals a thread of it, breaks no body off.
 #[cfg(target_os = "linux")]
 #[test]
@@ -940,12 +949,16 @@ fn a_body_goes_on_after_a_stop() -> io::Result<()> {
         let _ = begin.lock().expect("no panic").send(());
         echo(request)
     });
-    for (framing, body) in [
-        ("Content-Length: 3", "abc"),
-        ("Transfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n"),
+    let text = "a".repeat(0x20000);
+    for (framing, end) in [
+        ("Content-Length: 131072\r\n\r\n", ""),
+        (
+            "Transfer-Encoding: chunked\r\n\r\n20000\r\n",
+            "\r\n0\r\n\r\n",
+        ),
     ] {
         let mut client = running.client()?;
-        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"))?;
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}"))?;
         begun.recv_timeout(PATIENCE).expect("it has begun");
         for _ in 0..3 {
             // Meanwhile it waits for the body.
@@ -956,8 +969,9 @@ fn a_body_goes_on_after_a_stop() -> io::Result<()> {
                 .status()?;
             assert!(stopped.success());
         }
-        client.send(body)?;
-        assert_eq!(client.answer()?.text(), "POST / abc", "{framing}");
+        client.send(format!("{text}{end}"))?;
+        let expected = format!("POST / {text}");
+        assert!(client.answer()?.text() == expected, "{framing}");
     }
     Ok(())
 }
@@ -1262,4 +1276,238 @@ fn a_file_that_becomes_shorter_ends_its_connection() -> io::Result<()> {
         (2, 1)
     );
     Ok(())
+}
+
+/// However many send their bodies slowly: a handler is called when its body is there.
+#[test]
+fn bodies_that_come_slowly_hold_no_thread() -> io::Result<()> {
+    let limits = Limits::default()
+        .body_time(PATIENCE, 1)
+        .stall(PATIENCE)
+        .idle(PATIENCE);
+    let serving = Serving::default().threads(2);
+    let running = Running::start(server().limits(limits).serving(serving), echo);
+    let text = "b".repeat(60_000);
+    let requests = [
+        format!("Content-Length: 60000\r\n\r\n{text}"),
+        format!("Transfer-Encoding: chunked\r\n\r\nea60\r\n{text}\r\n0\r\nT: u\r\n\r\n"),
+    ];
+    let mut slow = Vec::new();
+    for number in 0..40 {
+        let request = format!(
+            "POST /{number} HTTP/1.1\r\nHost: a\r\n{}",
+            requests[number % 2]
+        );
+        let mut client = running.client()?;
+        let end = [50, request.len() - 1][number / 2 % 2];
+        client.send(&request[..end])?;
+        slow.push((client, request, end));
+    }
+    for _ in 0..10 {
+        assert_eq!(running.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?.0, 200);
+    }
+    for (number, (client, request, end)) in slow.iter_mut().enumerate() {
+        client.send(&request[*end..])?;
+        let expected = format!("POST /{number} {text}");
+        assert!(client.answer()?.text() == expected, "{number}");
+        assert!(!client.has_ended()?);
+    }
+    Ok(())
+}
+
+/// A client that goes, or takes nothing, in the middle of an answer.
+#[test]
+fn an_answer_that_breaks_off_is_logged_as_such() -> io::Result<()> {
+    const LENGTH: usize = 64 << 20;
+    let kept = Kept::default();
+    let file = tempfile::NamedTempFile::new()?;
+    file.as_file().set_len(LENGTH as u64)?;
+    let path = file.path().to_owned();
+    let mut running = Running::start(server().log(kept.clone()), move |request| {
+        let body = match request.uri().path() {
+            "/file" => ResponseBody::file(std::fs::File::open(&path).expect("it is there")),
+            "/chunks" => Ok(ResponseBody::reader(io::repeat(1).take(LENGTH as u64))),
+            _ => Ok(vec![0; LENGTH].into()),
+        };
+        Response::new(body.expect("it has a length"))
+    });
+    for path in ["/file", "/chunks", "/bytes"] {
+        let mut client = running.client()?;
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        client.0.read_exact(&mut vec![0; 1 << 20])?;
+    }
+    while running.handle.metrics().incomplete < 3 {
+        thread::yield_now();
+    }
+    assert_eq!(running.handle.metrics().successful, 3);
+    running.end(PATIENCE)?;
+    let kept = kept.text();
+    assert_eq!(kept.lines().count(), 3, "{kept}");
+    for line in kept.lines() {
+        let words: Vec<_> = line.rsplit(' ').collect();
+        assert_eq!((words[0], words[3]), ("incomplete", "200"), "{line}");
+        let length: usize = words[2].parse().expect("a length");
+        assert!((500_000..LENGTH).contains(&length), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_takes_long_is_known_by_its_path() -> io::Result<()> {
+    let (begin, begun) = mpsc::channel();
+    let begin = Mutex::new(begin);
+    let running = Running::start(server(), move |request| {
+        if request.uri().path() == "/blocks" {
+            let (release, released) = mpsc::channel::<()>();
+            begin
+                .lock()
+                .expect("no panic")
+                .send(release)
+                .expect("it is waited for");
+            let _ = released.recv_timeout(PATIENCE);
+        }
+        Response::new("a".into())
+    });
+    let mut client = running.client()?;
+    client.send("GET /blocks?secret HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    let release = begun.recv_timeout(PATIENCE).expect("it has begun");
+    running.ask("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let slow = running.handle.slow(Duration::ZERO);
+    assert!(slow.iter().any(|it| it.1 == "GET /blocks"), "{slow:?}");
+    assert!(running.handle.slow(PATIENCE).is_empty());
+    drop(release);
+    client.answer()?;
+    while !running.handle.slow(Duration::ZERO).is_empty() {
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Valid and invalid requests, each in two parts, wherever it is cut: the answer is the same.
+#[test]
+fn where_a_request_is_cut_does_not_matter() -> io::Result<()> {
+    let running = Running::start(server().limits(Limits::default().body(1000)), echo);
+    for (request, status) in [
+        ("GET /a?b=c HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n", 200),
+        ("\r\n\r\nGET / HTTP/1.1\r\nHost: a:80\r\n\r\n", 200),
+        ("GET http://a/b HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", 200),
+        ("OPTIONS * HTTP/1.1\r\nHost:\r\nX:\r\n\r\n", 200),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\na\r\nb",
+            200,
+        ),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0A\r\n0123456789\r\n000\r\nT: u\r\n\r\n",
+            200,
+        ),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nA : b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n c\r\n\r\n", 400),
+        ("GET / HTTP/1.1\nHost: a\n\n", 400),
+        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: +4\r\n\r\nabcd",
+            400,
+        ),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n",
+            413,
+        ),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
+            400,
+        ),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3 \r\nabc\r\n0\r\n\r\n",
+            400,
+        ),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n",
+            413,
+        ),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            501,
+        ),
+    ] {
+        let mut same = None;
+        let mut client = running.client()?;
+        for cut in 1..request.len() {
+            client.send(&request[..cut])?;
+            // A refusal may come before the second part.
+            let _ = client.send(&request[cut..]);
+            let answer = client.answer()?;
+            assert_eq!(answer.status, status, "{request:?} at {cut}");
+            let text = same.get_or_insert(answer.text()).clone();
+            assert_eq!(answer.text(), text, "{request:?} at {cut}");
+            if status != 200 {
+                client = running.client()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// After the last server, signals do what they do by default.
+#[cfg(unix)]
+mod signals {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    const CHILD: &str = "SOCKNOTIFY_HTTP_SIGNALS_CHILD";
+
+    #[test]
+    fn after_the_end_of_the_last_server_signals_end_the_process() -> io::Result<()> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args([
+                "--exact",
+                "signals::a_process_that_serves",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(CHILD, "yes")
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let mut wait_for = |line: &str| lines.any(|it| it.is_ok_and(|it| it.ends_with(line)));
+        let id = child.id().to_string();
+        let terminate = || Command::new("kill").args(["-TERM", &id]).status();
+        assert!(wait_for("one has ended"));
+        assert!(terminate()?.success());
+        assert!(wait_for("both have ended"));
+        assert!(terminate()?.success());
+        let begin = Instant::now();
+        while child.try_wait()?.is_none() && begin.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = child.kill();
+        assert_eq!(child.wait()?.signal(), Some(15));
+        Ok(())
+    }
+
+    /// Serves twice, and does something else then.
+    #[test]
+    #[ignore = "it is the child of the other one"]
+    fn a_process_that_serves() -> io::Result<()> {
+        if std::env::var_os(CHILD).is_none() {
+            return Ok(());
+        }
+        let (one, other) = (server(), server());
+        one.end_on_signals(PATIENCE)?;
+        other.end_on_signals(PATIENCE)?;
+        one.handle().drain(PATIENCE);
+        one.serve(echo)?;
+        println!("one has ended");
+        other.serve(echo)?;
+        println!("both have ended");
+        loop {
+            thread::park();
+        }
+    }
 }

@@ -144,11 +144,7 @@ impl<S: Source> Limited<S> {
                     self.has_stalled = self.stalls(count as u64);
                     return Ok(count);
                 }
-                Err(error) if is_late(&error) => {
-                    if self.stalls(0) {
-                        return Err(late());
-                    }
-                }
+                Err(error) if is_late(&error) => self.has_stalled = self.stalls(0),
                 outcome => {
                     self.waited = None;
                     return outcome;
