@@ -73,11 +73,20 @@ fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, Stat
             let Some(end) = memchr::memchr(b'\n', line) else {
                 return Ok(None);
             };
-            let words: Vec<_> = line[..end]
-                .trim_ascii_end()
-                .split(|&it| it == b' ')
-                .collect();
+            let line_end = bytes.len() - line.len() + end;
+            let line = bytes[..line_end].trim_ascii_end();
+            let words: Vec<_> = line.trim_ascii_start().split(|&it| it == b' ').collect();
             return match words[..] {
+                // A later minor version says what this one says, and more.
+                [
+                    _,
+                    _,
+                    [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'],
+                ] => {
+                    let mut known = bytes.to_vec();
+                    known[line.len() - 1] = b'1';
+                    parse_any(&known, longest)
+                }
                 [
                     _,
                     _,
@@ -325,6 +334,7 @@ mod tests {
             ("1.1", "Connection: close\r\n", false),
             ("1.1", "Connection: te, CLOSE\r\n", false),
             ("1.1", "Connection: te\r\nConnection: close\r\n", false),
+            ("1.2", "", true),
             ("1.0", "", false),
             ("1.0", "Connection: Keep-Alive\r\n", true),
             ("1.0", "Connection: keep-alive, close\r\n", false),
@@ -405,7 +415,7 @@ mod tests {
     #[test]
     fn in_which_parts_it_comes_does_not_matter() {
         for (text, status) in [
-            ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505),
+            ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", 0),
             ("GET / HTTP/2.0\r\n\r\n", 505),
             ("\r\nPRI * HTTP/2.0\r\n\r\n", 505),
             ("GET / HTTP/x.0\r\n\r\n", 400),
@@ -455,7 +465,7 @@ mod tests {
         assert_eq!(status(&header), 431);
         assert_eq!(status(&format!("{header}\r\n\r\n")), 431);
         // Whatever the version, and with nothing too much.
-        for version in ["1.0", "1.1"] {
+        for version in ["1.0", "1.1", "1.2"] {
             let target = |length: usize| {
                 let target = format!("http://a/{}", "a".repeat(length - 9));
                 format!("GET {target} HTTP/{version}\r\nHost: a\r\n\r\n")
