@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use http::{HeaderMap, StatusCode};
+use socknotify::owned::Limited;
 
-use crate::head::{self, Framing};
+use crate::head::{self, Framing, Head};
 use crate::limits::Limits;
-use crate::wire::{Wire, limited};
+use crate::wire::Wire;
 
 /// The longest line that begins a chunk: its length, and what a client adds to it.
 const CHUNK_LINE: usize = 256;
@@ -67,19 +68,18 @@ impl<'a> RequestBody<'a> {
         wire: &'a mut Wire,
         peer: SocketAddr,
         limits: &'a Limits,
-        framing: Framing,
-        must_ask: bool,
+        head: &Head,
     ) -> Self {
         RequestBody {
             wire,
             peer,
             limits,
-            state: match framing {
+            state: match head.framing {
                 Framing::Length(0) => State::Done,
                 Framing::Length(length) => State::Length(length),
                 Framing::Chunked => State::ChunkLine,
             },
-            must_ask,
+            must_ask: head.expects_continue,
             received: 0,
             begun: None,
             failed: None,
@@ -95,7 +95,7 @@ impl<'a> RequestBody<'a> {
     /// The session of TLS: what the client has asked for (SNI), and its certificates. `None` without TLS.
     #[cfg(feature = "tls")]
     pub fn tls(&self) -> Option<&rustls::ServerConnection> {
-        self.wire.tls.as_ref().map(|tls| &tls.session)
+        self.wire.tls.as_deref()
     }
 
     /// How many bytes are left to read; `None` if the client does not say.
@@ -138,7 +138,7 @@ impl<'a> RequestBody<'a> {
     }
 
     /// When the body is to be there, as far as is known now.
-    fn end(&mut self) -> Option<Instant> {
+    fn end(&mut self) -> Instant {
         let begun = *self.begun.get_or_insert_with(Instant::now);
         self.limits.body_end(begun, self.received)
     }
@@ -157,7 +157,7 @@ impl<'a> RequestBody<'a> {
     fn receive(&mut self) -> io::Result<()> {
         self.ask()?;
         let end = self.end();
-        match self.wire.receive(|stream| limited(stream, end))? {
+        match self.wire.receive(|stream| Limited::until(stream, end))? {
             true => Ok(()),
             false => Err(ErrorKind::UnexpectedEof.into()),
         }
@@ -173,7 +173,7 @@ impl<'a> RequestBody<'a> {
             if room >= DIRECT && self.wire.is_plain() {
                 self.ask()?;
                 let end = self.end();
-                return match limited(&self.wire.stream, end).read(buffer)? {
+                return match Limited::until(&self.wire.stream, end).read(buffer)? {
                     0 => Err(ErrorKind::UnexpectedEof.into()),
                     count => Ok(count),
                 };

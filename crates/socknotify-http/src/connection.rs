@@ -15,7 +15,7 @@ use crate::head::{self, Framing, Head};
 use crate::limits::Limits;
 use crate::response::{self, Answer, Failure, ResponseBody, Upgraded};
 use crate::server::Shared;
-use crate::wire::{Wire, input};
+use crate::wire::{Wire, after, input};
 use crate::{Request, Response};
 
 /// How long a connection that ends waits for its client to have the last answer.
@@ -44,7 +44,7 @@ impl Source for Connection {
     }
 
     fn has_buffered(&self) -> bool {
-        self.has_enough() || self.wire.has_more()
+        self.has_enough() || self.wire.has_more
     }
 }
 
@@ -82,20 +82,14 @@ impl Connection {
     /// What to wait for, if a request has begun.
     fn interest(&mut self, limits: &Limits) -> Interest {
         let now = Instant::now();
-        let end = match self.body {
+        Interest::IN.until(match self.body {
             Some((since, head)) => {
                 let received = self.wire.input.bytes().len() - head;
-                let stalls = now.checked_add(limits.stall);
-                let ends = limits.body_end(since, received as u64);
-                [ends, stalls].into_iter().flatten().min()
+                let end = limits.body_end(since, received as u64);
+                end.min(after(now, limits.stall))
             }
-            None => {
-                let end = || now.checked_add(limits.head_time);
-                self.deadline = self.deadline.or_else(end);
-                self.deadline
-            }
-        };
-        end.map_or(Interest::IN, |end| Interest::IN.until(end))
+            None => *self.deadline.get_or_insert(after(now, limits.head_time)),
+        })
     }
 
     /// Receive, if that is what to do, and answer the request that is there.
@@ -125,10 +119,9 @@ impl Connection {
                 Next::Rest
             }
             Ok(Some((head, length))) => {
-                let has_begun = bytes.len() > length;
                 let body = &bytes[length..];
                 let needed = match head.framing {
-                    _ if head.expects_continue && !has_begun => length,
+                    _ if head.expects_continue && body.is_empty() => length,
                     Framing::Length(body) if body <= (EARLY as u64).min(shared.limits.body) => {
                         length + body as usize
                     }
@@ -174,20 +167,14 @@ impl Connection {
     where
         F: Fn(&mut Request<'_>) -> Response,
     {
-        let Head {
-            parts,
-            framing,
-            persists,
-            expects_continue,
-        } = head;
         // The handler may change them.
-        let (is_head, version) = (parts.method == Method::HEAD, parts.version);
-        if matches!(framing, Framing::Length(length) if length > shared.limits.body) {
+        let (is_head, version) = (head.parts.method == Method::HEAD, head.parts.version);
+        if matches!(head.framing, Framing::Length(length) if length > shared.limits.body) {
             return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, is_head, shared);
         }
         let (wire, peer) = (&mut self.wire, self.peer);
-        let body = RequestBody::new(wire, peer, &shared.limits, framing, expects_continue);
-        let mut request = Request::from_parts(parts, body);
+        let body = RequestBody::new(wire, peer, &shared.limits, &head);
+        let mut request = Request::from_parts(head.parts, body);
         let handled = catch_unwind(AssertUnwindSafe(|| (shared.handler)(&mut request)));
         let is_panic = handled.is_err();
         let response = handled.unwrap_or_else(|panic: Box<dyn Any + Send>| {
@@ -218,7 +205,7 @@ impl Connection {
         let answer = Answer {
             version,
             is_head,
-            persists: persists && is_whole && !shared.port.is_draining(),
+            persists: head.persists && is_whole && !shared.port.is_draining(),
             now: Instant::now(),
         };
         let (end, body) = self.send(response, answer, shared);
@@ -239,7 +226,7 @@ impl Connection {
         shared: &Shared<F>,
     ) -> (Result<bool, Failure>, ResponseBody) {
         let (parts, mut body) = response.into_parts();
-        let end = answer.now.checked_add(shared.limits.answer_time);
+        let end = after(answer.now, shared.limits.answer_time);
         let written = response::write(self.wire.sender(end), answer, &parts, &mut body);
         shared.count(&written, self.peer);
         (written.end, body)
@@ -308,7 +295,7 @@ pub(crate) fn on_event<F>(
                 stream: wire.stream,
                 read_ahead: wire.input.bytes().to_vec(),
                 #[cfg(feature = "tls")]
-                tls: wire.tls.map(|tls| Box::new(tls.session)),
+                tls: wire.tls,
             });
         }
     }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::wire::after;
+
 /// What a client may take of a [`Server`](crate::Server): bytes, time, and connections.
 ///
 /// # Examples
@@ -112,8 +114,8 @@ impl Limits {
     }
 
     /// When a body is to be there that began then, and of which so many bytes were received.
-    pub(crate) fn body_end(&self, begun: Instant, received: u64) -> Option<Instant> {
+    pub(crate) fn body_end(&self, begun: Instant, received: u64) -> Instant {
         let earned = Duration::from_secs(received / self.body_rate.max(1));
-        begun.checked_add(self.body_time.saturating_add(earned))
+        after(begun, self.body_time.saturating_add(earned))
     }
 }

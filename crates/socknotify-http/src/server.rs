@@ -20,9 +20,7 @@ use crate::date;
 use crate::limits::Limits;
 use crate::log::Log;
 use crate::response::Written;
-use crate::signals::{Ends, on_signals};
-#[cfg(feature = "tls")]
-use crate::tls::Tls;
+use crate::signals::{SERVERS, on_signals};
 use crate::wire::Wire;
 use crate::{Request, Response};
 
@@ -44,7 +42,7 @@ pub struct Server {
     log: Option<Box<dyn Write + Send>>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<rustls::ServerConfig>>,
-    ends: OnceLock<Ends>,
+    ends: OnceLock<Arc<()>>,
 }
 
 /// Where clients come to a [`Server`].
@@ -242,7 +240,7 @@ impl Server {
     #[doc(alias = "graceful_shutdown")]
     pub fn end_on_signals(&self, within: Duration) -> io::Result<()> {
         let handle = self.handle();
-        self.ends.get_or_init(Ends::new);
+        self.ends.get_or_init(|| Arc::clone(&SERVERS));
         on_signals(move || handle.drain(within))
     }
 
@@ -280,7 +278,10 @@ impl Server {
         let connection = move |stream, peer| {
             let wire = Wire {
                 #[cfg(feature = "tls")]
-                tls: tls.as_ref().map(Tls::new),
+                tls: tls.as_ref().map(|config| {
+                    let session = rustls::ServerConnection::new(Arc::clone(config));
+                    Box::new(session.expect("an extension that was chosen fits in a message"))
+                }),
                 ..Wire::new(stream, &limits)
             };
             Connection::new(wire, peer)

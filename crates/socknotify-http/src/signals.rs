@@ -1,26 +1,10 @@
 //! What ends servers when the process is told to end.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, LazyLock};
 
-/// How many servers there are that signals end.
-static SERVERS: AtomicUsize = AtomicUsize::new(0);
-
-/// One of them.
-pub(crate) struct Ends;
-
-impl Ends {
-    pub(crate) fn new() -> Self {
-        SERVERS.fetch_add(1, SeqCst);
-        Ends
-    }
-}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        SERVERS.fetch_sub(1, SeqCst);
-    }
-}
+/// Each server that signals end has one more of it.
+pub(crate) static SERVERS: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 
 /// Call this for each signal, as long as there is a server.
 #[cfg(unix)]
@@ -32,8 +16,8 @@ pub(crate) fn on_signals(call: impl Fn() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let wait = move || {
         for signal in signals.forever() {
-            match SERVERS.load(SeqCst) {
-                0 => drop(emulate_default_handler(signal)),
+            match Arc::strong_count(&SERVERS) {
+                1 => drop(emulate_default_handler(signal)),
                 _ => call(),
             }
         }
@@ -47,8 +31,8 @@ pub(crate) fn on_signals(call: impl Fn() + Send + 'static) -> io::Result<()> {
     /// How a process ends that does not handle it.
     const STATUS_CONTROL_C_EXIT: i32 = 0xC000_013A_u32 as i32;
 
-    let handler = move || match SERVERS.load(SeqCst) {
-        0 => std::process::exit(STATUS_CONTROL_C_EXIT),
+    let handler = move || match Arc::strong_count(&SERVERS) {
+        1 => std::process::exit(STATUS_CONTROL_C_EXIT),
         _ => call(),
     };
     ctrlc::try_set_handler(handler).map_err(io::Error::other)

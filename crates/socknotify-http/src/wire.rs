@@ -4,31 +4,33 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "tls")]
+use rustls::ServerConnection;
 use socknotify::owned::{Input, Limited};
 
 use crate::body::EARLY;
 use crate::limits::Limits;
 #[cfg(feature = "tls")]
-use crate::tls::Tls;
+use crate::tls;
 
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
     /// What was received, and decrypted, and not taken.
     pub(crate) input: Input,
+    /// More was decrypted than the input had room for.
+    pub(crate) has_more: bool,
     #[cfg(feature = "tls")]
-    pub(crate) tls: Option<Box<Tls>>,
-}
-
-/// A stream that is used until `end`; `None` for ever.
-pub(crate) fn limited(stream: &TcpStream, end: Option<Instant>) -> Limited<&TcpStream> {
-    match end {
-        Some(end) => Limited::until(stream, end),
-        None => Limited::within(stream, Duration::MAX),
-    }
+    pub(crate) tls: Option<Box<ServerConnection>>,
 }
 
 pub(crate) fn input(limits: &Limits) -> Input {
     Input::new(limits.head.saturating_add(EARLY))
+}
+
+/// When this time has passed, or never, as far as anybody sees.
+pub(crate) fn after(now: Instant, time: Duration) -> Instant {
+    const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+    now + time.min(NEVER)
 }
 
 impl Wire {
@@ -36,42 +38,9 @@ impl Wire {
         Wire {
             stream,
             input: input(limits),
+            has_more: false,
             #[cfg(feature = "tls")]
             tls: None,
-        }
-    }
-
-    /// Receive once. That may be nothing: a signal ends the call, or a record of TLS is not whole. False at the end.
-    pub(crate) fn receive<'a, S: Read + Write>(
-        &'a mut self,
-        socket: impl FnOnce(&'a TcpStream) -> S,
-    ) -> io::Result<bool> {
-        let socket = socket(&self.stream);
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &mut self.tls {
-            return tls.receive(&mut self.input, socket);
-        }
-        self.input.receive(socket)
-    }
-
-    /// To send until `end`.
-    pub(crate) fn sender(&mut self, end: Option<Instant>) -> Sender<'_> {
-        Sender {
-            is_plain: self.is_plain(),
-            limited: limited(&self.stream, end),
-            #[cfg(feature = "tls")]
-            tls: self.tls.as_deref_mut(),
-            sent: 0,
-            head: 0,
-        }
-    }
-
-    /// Say that nothing more comes.
-    #[cfg(feature = "tls")]
-    pub(crate) fn close(&mut self) {
-        if let Some(tls) = &mut self.tls {
-            tls.session.send_close_notify();
-            let _ = tls.flush(&mut &self.stream);
         }
     }
 
@@ -82,12 +51,38 @@ impl Wire {
         true
     }
 
-    /// Whether more was decrypted than the input had room for.
-    pub(crate) fn has_more(&self) -> bool {
+    /// Receive once. That may be nothing: a signal ends the call, or a record of TLS is not whole. False at the end.
+    pub(crate) fn receive<'a, S: Read + Write>(
+        &'a mut self,
+        socket: impl FnOnce(&'a TcpStream) -> S,
+    ) -> io::Result<bool> {
+        let socket = socket(&self.stream);
         #[cfg(feature = "tls")]
-        return self.tls.as_ref().is_some_and(|tls| tls.has_more);
-        #[cfg(not(feature = "tls"))]
-        false
+        if let Some(session) = &mut self.tls {
+            return tls::receive(session, &mut self.input, &mut self.has_more, socket);
+        }
+        self.input.receive(socket)
+    }
+
+    /// To send until `end`.
+    pub(crate) fn sender(&mut self, end: Instant) -> Sender<'_> {
+        Sender {
+            is_plain: self.is_plain(),
+            limited: Limited::until(&self.stream, end),
+            #[cfg(feature = "tls")]
+            tls: self.tls.as_deref_mut(),
+            sent: 0,
+            head: 0,
+        }
+    }
+
+    /// Say that nothing more comes.
+    #[cfg(feature = "tls")]
+    pub(crate) fn close(&mut self) {
+        if let Some(session) = &mut self.tls {
+            session.send_close_notify();
+            let _ = tls::flush(session, &mut &self.stream);
+        }
     }
 }
 
@@ -97,7 +92,7 @@ pub(crate) struct Sender<'a> {
     pub(crate) is_plain: bool,
     pub(crate) limited: Limited<&'a TcpStream>,
     #[cfg(feature = "tls")]
-    tls: Option<&'a mut Tls>,
+    tls: Option<&'a mut ServerConnection>,
     /// So many bytes, and of the head of an answer.
     pub(crate) sent: u64,
     pub(crate) head: u64,
@@ -106,8 +101,9 @@ pub(crate) struct Sender<'a> {
 impl Write for Sender<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         #[cfg(feature = "tls")]
-        if let Some(tls) = &mut self.tls {
-            let count = tls.write(bytes, &mut self.limited)?;
+        if let Some(session) = &mut self.tls {
+            let count = session.writer().write(bytes)?;
+            tls::flush(session, &mut self.limited)?;
             self.sent += count as u64;
             return Ok(count);
         }
