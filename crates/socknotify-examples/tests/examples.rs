@@ -162,8 +162,8 @@ fn beside_one_that_is_greedy(
 mod https {
     use std::io::{BufRead, BufReader};
     use std::net::TcpStream;
+    use std::path::Path;
     use std::sync::Arc;
-    use std::time::Duration;
 
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject;
@@ -175,12 +175,11 @@ mod https {
 
     type Client = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
-    fn start() -> io::Result<Example> {
+    fn start(database: &Path) -> io::Result<Example> {
         let files = ["certificate.pem", "key.pem"];
-        Example::start(
-            env!("CARGO_BIN_EXE_https"),
-            &files.map(|file| format!("{DIRECTORY}/{file}")),
-        )
+        let mut arguments = files.map(|file| format!("{DIRECTORY}/{file}")).to_vec();
+        arguments.push(database.display().to_string());
+        Example::start(env!("CARGO_BIN_EXE_https"), &arguments)
     }
 
     fn connect(server: &Example) -> io::Result<Client> {
@@ -204,8 +203,8 @@ mod https {
             line.clear();
             client.read_line(&mut line)?;
             match line.trim_end().split_once(": ") {
-                Some(("Content-Length", value)) => length = value.parse().expect("a number"),
-                Some(("Connection", value)) => goes_on = value == "keep-alive",
+                Some(("content-length", value)) => length = value.parse().expect("a number"),
+                Some(("connection", value)) => goes_on = value != "close",
                 Some(_) => {}
                 None => break,
             }
@@ -216,135 +215,62 @@ mod https {
         Ok((status, goes_on, String::from_utf8(body).expect("text")))
     }
 
+    /// What it was told is there after an end at SIGTERM, which answers what has come.
     #[test]
-    fn https_answers_requests_that_come_one_behind_the_other() -> io::Result<()> {
-        let server = start()?;
+    fn https_keeps_notes() -> io::Result<()> {
+        const NOTES: usize = 200;
+        let directory = tempfile::tempdir()?;
+        let database = directory.path().join("notes.db");
+        let server = start(&database)?;
         // It does not keep others waiting.
         let _silent = server.connect()?;
         let mut client = connect(&server)?;
-        let body = "x".repeat(50_000);
-        let head = "POST /length HTTP/1.1\r\nContent-Length: 50000\r\n\r\n";
-        let requests = format!("GET /1 HTTP/1.1\r\n\r\n{head}{body}GET /2 HT");
-        client.get_mut().write_all(requests.as_bytes())?;
-        client.get_mut().flush()?;
-        let goes_on = |body: &str| ("200".to_owned(), true, body.to_owned());
-        assert_eq!(answer(&mut client)?, goes_on("you asked for /1\n"));
-        assert_eq!(answer(&mut client)?, goes_on("50000 bytes\n"));
-        client.get_mut().write_all(b"TP/1.1\r\n\r\n")?;
-        assert_eq!(answer(&mut client)?, goes_on("you asked for /2\n"));
-        let last = b"GET /3 HTTP/1.1\r\nConnection: close\r\n\r\n";
-        client.get_mut().write_all(last)?;
-        let (_, goes_on, body) = answer(&mut client)?;
-        assert_eq!((goes_on, &*body), (false, "you asked for /3\n"));
-        expect_end(&mut client);
-        interrupt(server)
-    }
-
-    #[test]
-    fn https_tells_who_asks_to_send_the_body() -> io::Result<()> {
-        let server = start()?;
-        let mut client = connect(&server)?;
-        let head = "POST /length HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: ";
-        for _ in 0..2 {
-            // It sends no byte more before it was told.
-            write!(client.get_mut(), "{head}5\r\n\r\n")?;
-            client.get_mut().flush()?;
-            assert_eq!(answer(&mut client)?.0, "100");
-            client.get_mut().write_all(b"he")?;
-            client.get_mut().flush()?;
-            client.get_mut().write_all(b"llo")?;
-            assert_eq!(answer(&mut client)?.2, "5 bytes\n");
-        }
-        // It does not wait.
-        write!(client.get_mut(), "{head}5\r\n\r\nhello")?;
-        assert_eq!(answer(&mut client)?.2, "5 bytes\n");
-        // It is refused.
-        write!(client.get_mut(), "{head}9999999\r\n\r\n")?;
-        assert_eq!(answer(&mut client)?.0, "413");
-        expect_end(&mut client);
-        interrupt(server)
-    }
-
-    #[test]
-    fn https_refuses_what_is_too_large_and_the_answer_arrives() -> io::Result<()> {
-        let server = start()?;
-        for (request, status) in [
-            ("what?\r\n\r\n".to_owned(), "400"),
-            (
-                "POST / HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n".to_owned(),
-                "413",
-            ),
-            (
-                "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
-                "400",
-            ),
-            (
-                "POST / HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n".to_owned(),
-                "400",
-            ),
-            (
-                "POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\n".to_owned(),
-                "400",
-            ),
-            (
-                "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
-                "411",
-            ),
-            (format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000)), "431"),
+        let post = |text: &str| {
+            let length = text.len();
+            format!("POST /notes HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{text}")
+        };
+        let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let note = "x".repeat(50_000);
+        for (request, expected) in [
+            (post("one"), ("201", "note 1\n")),
+            (get("/notes/1"), ("200", "one")),
+            (get("/notes/2"), ("404", "no such note\n")),
+            (post(&note), ("201", "note 2\n")),
+            (get("/notes/2"), ("200", &*note)),
+            (get("/other"), ("404", "POST /notes, GET /notes/ID\n")),
         ] {
-            let mut client = connect(&server)?;
             client.get_mut().write_all(request.as_bytes())?;
-            client.get_mut().flush()?;
-            // It goes on sending.
-            let _ = client.get_mut().write_all(&[b'x'; 50_000]);
-            thread::sleep(Duration::from_millis(20));
-            let (found, goes_on, _) = answer(&mut client)?;
-            assert_eq!((&*found, goes_on), (status, false), "{request:.60}");
-            expect_end(&mut client);
+            let (status, goes_on, body) = answer(&mut client)?;
+            assert_eq!((&*status, &*body), expected, "{request:.60}");
+            assert!(goes_on);
         }
-        interrupt(server)
-    }
-
-    #[test]
-    fn https_has_no_thread_for_a_request_that_comes_slowly() -> io::Result<()> {
-        const CLIENTS: usize = 50;
-        let server = start()?;
-        let mut clients = Vec::new();
-        for _ in 0..CLIENTS {
-            let mut client = connect(&server)?;
-            let requests = b"GET /1 HTTP/1.1\r\n\r\nGET /2 HT";
-            client.get_mut().write_all(requests)?;
-            clients.push(client);
-        }
-        for client in &mut clients {
-            assert_eq!(answer(client)?.2, "you asked for /1\n");
-        }
-        let tasks = format!("/proc/{}/task", server.process.id());
-        let threads = std::fs::read_dir(tasks)?.count();
-        assert!(threads < CLIENTS, "{threads} threads");
-        for mut client in clients {
-            client.get_mut().write_all(b"TP/1.1\r\n\r\n")?;
-            assert_eq!(answer(&mut client)?.2, "you asked for /2\n");
-        }
-        interrupt(server)
-    }
-
-    #[test]
-    fn https_answers_what_it_has_received_when_it_drains() -> io::Result<()> {
-        const REQUESTS: usize = 500;
-        let server = start()?;
-        let mut client = connect(&server)?;
-        client.get_mut().write_all(b"GET / HTTP/1.1\r\n\r\n")?;
-        answer(&mut client)?;
-        let requests = "GET / HTTP/1.1\r\n\r\n".repeat(REQUESTS);
-        client.get_mut().write_all(requests.as_bytes())?;
+        client
+            .get_mut()
+            .write_all(post("more").repeat(NOTES).as_bytes())?;
         client.get_mut().flush()?;
+        assert_eq!(answer(&mut client)?.2, "note 3\n");
         signal(&server, rustix::process::Signal::TERM)?;
-        thread::sleep(Duration::from_millis(100));
-        for _ in 0..REQUESTS {
-            assert_eq!(answer(&mut client)?.0, "200");
+        let mut kept = 3;
+        loop {
+            let (status, goes_on, _) = answer(&mut client)?;
+            assert_eq!(status, "201");
+            kept += 1;
+            if !goes_on {
+                break;
+            }
         }
         expect_end(&mut client);
+        interrupt(server)?;
+        let server = start(&database)?;
+        let mut client = connect(&server)?;
+        client
+            .get_mut()
+            .write_all(get(&format!("/notes/{kept}")).as_bytes())?;
+        assert_eq!(answer(&mut client)?.2, "more");
+        client
+            .get_mut()
+            .write_all(get(&format!("/notes/{}", kept + 1)).as_bytes())?;
+        assert_eq!(answer(&mut client)?.0, "404");
         interrupt(server)
     }
 }
