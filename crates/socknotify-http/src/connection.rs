@@ -202,10 +202,12 @@ impl Connection {
         if !is_valid {
             return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, is_head, shared);
         }
+        // What has come is answered, also at the end.
+        let is_last = shared.port.is_draining() && self.wire.input.bytes().is_empty();
         let answer = Answer {
             version,
             is_head,
-            persists: head.persists && is_whole && !shared.port.is_draining(),
+            persists: head.persists && is_whole && !is_last,
             now: Instant::now(),
         };
         let (end, body) = self.send(response, answer, shared);

@@ -711,7 +711,11 @@ fn an_end_answers_what_has_come() -> io::Result<()> {
     idle.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
     assert_eq!(idle.answer()?.header("connection"), None);
     let mut busy = running.client()?;
-    busy.send("GET /blocks HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    // Also what waits behind another request.
+    let next = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    busy.send(format!(
+        "GET /blocks HTTP/1.1\r\nHost: a\r\n\r\n{next}{next}"
+    ))?;
     begun.recv_timeout(PATIENCE).expect("it has begun");
     let mut partial = running.client()?;
     partial.send("GET / HTTP/1.1\r\n")?;
@@ -719,6 +723,9 @@ fn an_end_answers_what_has_come() -> io::Result<()> {
     assert!(idle.0.fill_buf()?.is_empty(), "it has nothing to finish");
     partial.send("Host: a\r\n\r\n")?;
     blocked.lock().expect("no panic").take();
+    for _ in 0..2 {
+        assert_eq!(busy.answer()?.header("connection"), None);
+    }
     for client in [&mut partial, &mut busy] {
         let answer = client.answer()?;
         assert_eq!(
