@@ -94,13 +94,17 @@ impl Streams {
 
     pub(crate) fn serve(self: Arc<Self>, serving: Serving) -> io::Result<()> {
         let port = Arc::clone(&self.port);
-        port.serve_detached(serving, move |worker, event| {
+        let serving = port.serve_detached(serving, move |worker, event| {
             BUFFER.with_borrow_mut(|buffer| {
                 buffer.resize(RECEIVE, 0);
                 self.handle(worker, event, buffer);
             });
-        })?;
-        Ok(())
+        });
+        match serving {
+            // It was told to end before it began.
+            Err(_) if port.is_draining() => Ok(()),
+            served => Ok(served.map(drop)?),
+        }
     }
 
     pub(crate) fn drain(&self, within: Duration) {
@@ -142,7 +146,12 @@ impl Streams {
                     Ok(true) => worker.arm(held, Interest::IN.within(self.idle)),
                     // What is not armed again is closed.
                     Ok(false) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            ErrorKind::WouldBlock | ErrorKind::Interrupted
+                        ) =>
+                    {
                         worker.arm(held, Interest::IN.within(self.idle));
                     }
                     Err(_) => {}

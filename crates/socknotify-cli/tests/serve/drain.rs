@@ -93,6 +93,7 @@ fn clients_that_stay_do_not_keep_the_end() -> io::Result<()> {
 }
 
 /// Until then the server drains, and the listener is closed.
+#[cfg(unix)]
 fn until_draining(server: &Server) -> io::Result<()> {
     eventually("it accepts nothing more", || {
         Ok(TcpStream::connect(server.address).is_err())
@@ -253,5 +254,17 @@ fn a_hang_up_ends_no_server() -> io::Result<()> {
     }
     drop(client);
     server.stop()?;
+    Ok(())
+}
+
+/// The signal may come before it serves.
+#[test]
+fn a_server_may_be_told_to_end_as_soon_as_it_listens() -> io::Result<()> {
+    for mode in ["echo", "udp-echo", "http"] {
+        for _ in 0..10 {
+            let summary = Server::start(mode, &[])?.stop()?;
+            assert_eq!(summary, "requests                  0\n");
+        }
+    }
     Ok(())
 }
