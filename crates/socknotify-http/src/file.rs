@@ -73,44 +73,48 @@ pub fn file_response(
             false => ErrorKind::InvalidInput.into(),
         });
     }
-    let headers = request.headers();
     let state = State::of(&metadata, SystemTime::now());
-    if let Some(status) = state.check(headers) {
-        let mut response = match status {
-            StatusCode::NOT_MODIFIED => Response::new(().into()),
-            status => error(status),
-        };
-        *response.status_mut() = status;
-        state.say(response.headers_mut());
-        return Ok(response);
-    }
-    let length = metadata.len();
-    let range = match *request.method() == Method::GET && state.is_that_of_range(headers) {
-        true => only(headers, RANGE).and_then(|range| Wish::parse(range)?.within(length)),
-        false => None,
-    };
-    let says = |range: String| HeaderValue::try_from(range).map_err(io::Error::other);
-    let (status, part) = match &range {
-        None => (StatusCode::OK, 0..length),
-        Some(part) if part.is_empty() => {
-            let mut response = error(StatusCode::RANGE_NOT_SATISFIABLE);
-            let range = says(format!("bytes */{length}"))?;
-            response.headers_mut().insert(CONTENT_RANGE, range);
-            return Ok(response);
+    let (headers, length) = (request.headers(), metadata.len());
+    let takes_part = *request.method() == Method::GET && state.is_that_of_range(headers);
+    let wanted = only(headers, RANGE).filter(|_| takes_part);
+    let part = wanted.and_then(|wanted| range(wanted, length));
+    let (status, range) = match (state.check(headers), &part) {
+        (Some(status), _) => (status, None),
+        (None, None) => (StatusCode::OK, None),
+        (None, Some(part)) if part.is_empty() => {
+            let range = format!("bytes */{length}");
+            (StatusCode::RANGE_NOT_SATISFIABLE, Some(range))
         }
-        Some(part) => (StatusCode::PARTIAL_CONTENT, part.clone()),
+        (None, Some(part)) => {
+            let range = format!("bytes {}-{}/{length}", part.start, part.end - 1);
+            (StatusCode::PARTIAL_CONTENT, Some(range))
+        }
     };
-    (&file).seek(SeekFrom::Start(part.start))?;
-    let mut response = Response::new(ResponseBody::rest_of(file, part.end - part.start));
+    let mut response = match status {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => {
+            let part = part.unwrap_or(0..length);
+            (&file).seek(SeekFrom::Start(part.start))?;
+            let mut response = Response::new(ResponseBody::rest_of(file, part.end - part.start));
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, content_type);
+            headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+            response
+        }
+        StatusCode::NOT_MODIFIED => Response::new(().into()),
+        status => error(status),
+    };
     *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, content_type);
-    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    if range.is_some() {
-        let range = says(format!("bytes {}-{}/{length}", part.start, part.end - 1))?;
-        headers.insert(CONTENT_RANGE, range);
+    let date = state.modified.map(|it| it.to_string());
+    for (name, text) in [
+        (CONTENT_RANGE, range),
+        (ETAG, state.tag),
+        (LAST_MODIFIED, date),
+    ] {
+        // These have no other bytes than a header may have.
+        if let Some(value) = text.and_then(|it| HeaderValue::try_from(it).ok()) {
+            response.headers_mut().insert(name, value);
+        }
     }
-    state.say(headers);
     Ok(response)
 }
 
@@ -143,20 +147,6 @@ impl State {
             tag: since.map(|since| tag(file, since.as_nanos())),
             modified: date,
             now,
-        }
-    }
-
-    /// Append it.
-    fn say(&self, headers: &mut HeaderMap) {
-        let date = self.modified.map(|it| it.to_string());
-        for (name, text) in [(ETAG, &self.tag), (LAST_MODIFIED, &date)] {
-            // These have no other bytes than a header may have.
-            if let Some(value) = text
-                .as_deref()
-                .and_then(|it| HeaderValue::from_str(it).ok())
-            {
-                headers.insert(name, value);
-            }
         }
     }
 
@@ -247,37 +237,25 @@ fn tags(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The one range of a `Range` header. Of several, none is taken: the whole file is an answer, too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    /// From this byte to that one.
-    From(u64, u64),
-    /// So many bytes at the end.
-    Last(u64),
-}
-
-impl Wish {
-    fn parse(header: &str) -> Option<Self> {
-        let (unit, range) = header.split_once('=')?;
-        let (first, last) = range.trim().split_once('-')?;
-        let wish = match (first, last) {
-            ("", last) => Wish::Last(number(last)?),
-            (first, "") => Wish::From(number(first)?, u64::MAX),
-            (first, last) => Wish::From(number(first)?, number(last)?),
-        };
-        let is_range = !matches!(wish, Wish::From(first, last) if first > last);
-        (unit.trim().eq_ignore_ascii_case("bytes") && is_range).then_some(wish)
+/// The bytes of a file of this length that a `Range` header asks for: an empty range if it has none of them, and `None` if all of it is
+/// to be sent. Of several ranges, none is taken: the whole file is an answer, too.
+fn range(header: &str, length: u64) -> Option<Range<u64>> {
+    let (unit, range) = header.split_once('=')?;
+    let (first, last) = range.trim().split_once('-')?;
+    if !unit.trim().eq_ignore_ascii_case("bytes") {
+        return None;
     }
-
-    /// The bytes of a file of this length; an empty range if it has none of them, and `None` if all of it is to be sent.
-    fn within(self, length: u64) -> Option<Range<u64>> {
-        match self {
-            Wish::From(first, last) => Some(first..last.saturating_add(1).min(length)),
-            // It has no last bytes, and is no less than is wanted.
-            Wish::Last(1..) if length == 0 => None,
-            Wish::Last(count) => Some(length.saturating_sub(count)..length),
-        }
+    if first.is_empty() {
+        let count = number(last)?;
+        // An empty file has no last bytes, and is no less than is wanted.
+        return (count == 0 || length > 0).then(|| length.saturating_sub(count)..length);
     }
+    let first = number(first)?;
+    let last = match last {
+        "" => u64::MAX,
+        last => number(last)?,
+    };
+    (first <= last).then(|| first..last.saturating_add(1).min(length))
 }
 
 /// Digits, and nothing else. What is too large to be a number is beyond the end of any file.
@@ -417,18 +395,15 @@ mod tests {
             ("bytes=-30", 0..10),
             ("bytes=9-9", 9..10),
         ] {
-            let wish = Wish::parse(header).unwrap_or_else(|| panic!("{header}"));
-            assert_eq!(wish.within(10), Some(expected), "{header}");
+            assert_eq!(range(header, 10), Some(expected), "{header}");
         }
+        let is_empty = |header, length| range(header, length).is_some_and(|it| it.is_empty());
         for header in ["bytes=10-", "bytes=99999999999999999999999-", "bytes=-0"] {
-            let wish = Wish::parse(header).unwrap_or_else(|| panic!("{header}"));
-            assert!(wish.within(10).is_some_and(|it| it.is_empty()), "{header}");
+            assert!(is_empty(header, 10), "{header}");
         }
         // RFC 9110, section 14.1.2: the last bytes of what is shorter are all of it.
-        assert_eq!(Wish::Last(5).within(0), None);
-        for wish in [Wish::Last(0), Wish::From(0, u64::MAX)] {
-            assert!(wish.within(0).is_some_and(|it| it.is_empty()), "{wish:?}");
-        }
+        assert_eq!(range("bytes=-5", 0), None);
+        assert!(is_empty("bytes=-0", 0) && is_empty("bytes=0-", 0));
     }
 
     #[test]
@@ -444,7 +419,7 @@ mod tests {
             "lines=0-1",
             "bytes=1--2",
         ] {
-            assert_eq!(Wish::parse(header), None, "{header}");
+            assert_eq!(range(header, 10), None, "{header}");
         }
     }
 
