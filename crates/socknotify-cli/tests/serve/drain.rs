@@ -4,7 +4,9 @@ use std::io;
 use std::net::TcpStream;
 
 use crate::clients::{GET, HttpClient};
-use crate::program::{Server, eventually};
+use crate::program::Server;
+#[cfg(unix)]
+use crate::program::eventually;
 
 /// A client between requests, and one within a request; the server knows both.
 fn two_clients(server: &Server) -> io::Result<(HttpClient, HttpClient)> {
