@@ -340,7 +340,7 @@ fn no_link_that_changes_leads_to_what_is_hidden() -> io::Result<()> {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const CLIENTS: usize = 4;
-    const REQUESTS: usize = 5000;
+    const REQUESTS: usize = 1000;
     let site = Site::new(&[])?;
     let root = site.root();
     fs::create_dir(root.join(".git"))?;
