@@ -203,7 +203,7 @@ impl Connection {
             return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, is_head, shared);
         }
         // What has come is answered, also at the end.
-        let is_last = shared.port.is_draining() && self.wire.input.bytes().is_empty();
+        let is_last = shared.port.is_draining() && !self.has_buffered();
         let answer = Answer {
             version,
             is_head,

@@ -377,7 +377,10 @@ fn write_with(
             let first = (*length).min(PIECE as u64);
             out.read(file, first)?;
             out.flush()?;
-            let left = send_file(file, *length - first, &mut out.client);
+            let mut left = *length - first;
+            if out.client.is_plain {
+                left = send_file(file, left, &mut out.client);
+            }
             out.copy(file, left)?;
         }
         Kind::Reader(reader, Some(length)) => out.copy(reader, *length)?,
@@ -458,7 +461,7 @@ fn send_file(file: &File, length: u64, client: &mut Sender<'_>) -> u64 {
     const AT_ONCE: u64 = 64 << 10;
 
     let mut left = length;
-    while left > 0 && client.is_plain {
+    while left > 0 {
         let most = left.min(AT_ONCE) as usize;
         let send = |stream: &mut &TcpStream| Ok(rustix::fs::sendfile(stream, file, None, most)?);
         match client.limited.send_with(most, send) {

@@ -312,13 +312,15 @@ impl Server {
             log.end();
         }
         if !left.is_empty() {
-            let mut text = format!("{} handlers were left behind:", left.len());
-            for handler in &left {
+            let says = left.iter().map(|handler| {
                 let name = handler.thread.name.as_deref().unwrap_or("a thread");
-                let call = handler.thread.system_call.unwrap_or("no call");
-                text += &format!(" {name} in {call},");
-            }
-            text.pop();
+                format!(
+                    "{name} in {}",
+                    handler.thread.system_call.unwrap_or("no call")
+                )
+            });
+            let (count, says) = (left.len(), says.collect::<Vec<_>>().join(", "));
+            let text = format!("{count} handlers were left behind: {says}");
             return Err(io::Error::new(ErrorKind::TimedOut, text));
         }
         Ok(())
