@@ -701,6 +701,7 @@ fn keep_panics() {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if is_here() {
+                tell(format_args!("{info}"));
                 // The scheduler's own panics leave it locked.
                 if let Ok(mut state) = STATE.try_lock() {
                     state.panic = info.to_string();

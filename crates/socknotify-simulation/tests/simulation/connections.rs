@@ -458,5 +458,5 @@ fn scenario() {
 
 #[test]
 fn connections() {
-    explore("connections", 1000, false, scenario);
+    explore("connections", 2000, false, scenario);
 }

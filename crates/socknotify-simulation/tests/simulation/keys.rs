@@ -526,5 +526,5 @@ fn scenario() {
 
 #[test]
 fn keys() {
-    explore("keys", 1000, false, scenario);
+    explore("keys", 2000, false, scenario);
 }

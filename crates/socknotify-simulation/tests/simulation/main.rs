@@ -14,7 +14,6 @@
 mod connections;
 mod fairness;
 mod keys;
-mod packets;
 mod serving;
 
 use std::os::fd::AsRawFd;
