@@ -70,6 +70,8 @@ pub(super) struct Record<V> {
     is_blocking: bool,
     /// It was taken while the port beneath may still have reported the arming, or have reported it.
     was_left: bool,
+    /// It was interrupted because the port drains, which who adopts it and who drains may both do.
+    has_drained: bool,
 }
 
 impl<V> Default for Record<V> {
@@ -85,6 +87,7 @@ impl<V> Default for Record<V> {
             is_interrupted: false,
             is_blocking: false,
             was_left: false,
+            has_drained: false,
         }
     }
 }
@@ -203,6 +206,9 @@ impl<V> Record<V> {
         reason: Reasons,
         is_dequeued: impl FnOnce(Arming) -> bool,
     ) -> bool {
+        if reason == Reasons::DRAINING && mem::replace(&mut self.has_drained, true) {
+            return false;
+        }
         self.reasons |= reason;
         let must_look = self.is_armed()
             && !self.is_interrupted
@@ -389,6 +395,18 @@ mod tests {
                 assert_eq!(put, Ok(Put::Look));
             }
         }
+        armed(&mut record);
+    }
+
+    #[test]
+    fn a_connection_that_is_adopted_while_its_port_begins_to_drain_drains_once() {
+        let mut record = Record::default();
+        armed(&mut record);
+        assert!(interrupt(&mut record, Reasons::DRAINING));
+        let mut event = Packet::Look.of_slot(1);
+        assert_eq!(look(&mut record, &mut event), Seen::Event);
+        assert_eq!(record.take(&event), Some((7, Some(Reasons::DRAINING))));
+        assert!(!interrupt(&mut record, Reasons::DRAINING));
         armed(&mut record);
     }
 
