@@ -1,7 +1,7 @@
 //! [`serve`], with an axum `Router`.
 
 use std::future::{pending, ready};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -127,13 +127,18 @@ fn what_does_not_end_is_cut_off_and_counted() {
         pending::<&'static str>().await
     };
     let router = Router::new().route("/", get(never));
-    let grace = Duration::from_millis(10);
+    let grace = Duration::from_millis(500);
+    let router = router.route("/idle", get(async || "idle"));
     let (address, end, served) = begin(&runtime, router, grace, |it| it);
     let mut clients = [connect(address), connect(address)];
     for client in &mut clients {
         ask(client, "/");
         has_begun.recv().expect("it begins");
     }
+    // It is closed in time, and so not cut off.
+    let mut idle = connect(address);
+    ask(&mut idle, "/idle");
+    expect(&mut idle, "idle");
     end();
     assert_eq!(runtime.block_on(served).expect("no panic"), 2);
     for client in &mut clients {
@@ -201,6 +206,27 @@ fn who_sends_no_head_in_time_is_disconnected() {
         rest.is_empty() || rest.starts_with("HTTP/1.1 408 "),
         "{rest}"
     );
+    end();
+    assert_eq!(runtime.block_on(served).expect("no panic"), 0);
+}
+
+/// Which version of HTTP it speaks is not known before its first bytes, or before it is no beginning of HTTP/2.
+#[test]
+fn who_begins_nothing_in_time_is_disconnected() {
+    let (runtime, _tokio) = runtime();
+    let router = Router::new().route("/", get(async || "hello"));
+    let time = Duration::from_millis(50);
+    let with = |it: Serve<Router>| it.head_time(time).connections(2);
+    let (address, end, served) = begin(&runtime, router, GRACE, with);
+    for begins_with in ["", "PRI * HT"] {
+        let mut silent = connect(address);
+        write!(silent, "{begins_with}").expect("it is open");
+        let received = silent.read(&mut [0]).map_err(|error| error.kind());
+        assert!(
+            matches!(received, Ok(0) | Err(ErrorKind::ConnectionReset)),
+            "{begins_with}: {received:?}"
+        );
+    }
     end();
     assert_eq!(runtime.block_on(served).expect("no panic"), 0);
 }

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -75,8 +76,8 @@ impl<S> Serve<S> {
         self
     }
 
-    /// How long the head of an HTTP/1 request may take, from when it may begin: 30 seconds by default. Then the connection is closed,
-    /// also one that is idle.
+    /// How long the head of an HTTP/1 request may take, from when it may begin, and the first request of any connection: 30 seconds by
+    /// default. Then the connection is closed, also one that is idle.
     pub fn head_time(mut self, time: Duration) -> Self {
         self.head_time = time;
         self
@@ -124,7 +125,10 @@ impl<S> Serve<S> {
             let _ = stream.set_nodelay(true);
             let stream = Counted(stream, open.add());
             let service = TowerToHyperService::new(self.service.clone());
+            let begun = Arc::new(AtomicBool::new(false));
+            let begins = Arc::clone(&begun);
             let service = service_fn(move |mut request: Request<Incoming>| {
+                begins.store(true, Ordering::Relaxed);
                 request.extensions_mut().insert(Peer(address));
                 service.call(request)
             });
@@ -134,8 +138,16 @@ impl<S> Serve<S> {
                 server.http1().timer(Timer).header_read_timeout(head_time);
                 server.http2().timer(Timer);
                 let connection = server.serve_connection_with_upgrades(stream, service);
-                // How it ended is between the peer and hyper.
-                let _ = watcher.watch(connection).await;
+                let mut connection = pin!(watcher.watch(connection));
+                // For the bytes that say which version it is, hyper-util waits for ever.
+                let first = future::poll_fn(|cx| match connection.as_mut().poll(cx) {
+                    Poll::Pending if !begun.load(Ordering::Relaxed) => Poll::Pending,
+                    polled => Poll::Ready(polled.is_pending()),
+                });
+                if let Ok(true) = timeout(head_time, first).await {
+                    // How it ended is between the peer and hyper.
+                    let _ = connection.await;
+                }
             });
         }
         drop(self.listener);
@@ -144,7 +156,12 @@ impl<S> Serve<S> {
             while tasks.join_next().await.is_some() {}
         };
         let _ = timeout(grace, all_end).await;
-        tasks.len()
+        // Those that have ended meanwhile are not cut off.
+        future::poll_fn(|cx| {
+            while let Poll::Ready(Some(_)) = tasks.poll_join_next(cx) {}
+            Poll::Ready(tasks.len())
+        })
+        .await
     }
 }
 
