@@ -946,6 +946,20 @@ fn methods_are_the_handlers() -> io::Result<()> {
     Ok(())
 }
 
+/// A line that is not whole, of a version that is not known, uses no processor for ever: it is refused.
+#[test]
+fn a_later_version_has_the_same_limits() -> io::Result<()> {
+    let running = Running::start(server(), echo);
+    let request = format!("GET / HTTP/1.2\r\nHost: a\r\nX: {}", "a".repeat(30_000));
+    assert_eq!(running.ask(&request)?.0, 431);
+    let mut client = running.client()?;
+    for byte in *b"GET / HTTP/1.2\r\nHost: a\r\n\r\n" {
+        client.send([byte])?;
+    }
+    assert_eq!(client.answer()?.text(), "GET / ");
+    Ok(())
+}
+
 /// What stops a process and continues it, or signals a thread of it, breaks no body off.
 #[cfg(target_os = "linux")]
 #[test]
