@@ -24,7 +24,10 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use socknotify::owned::{Event, FileOperation, Held, Interest, Port, SharedTrigger};
+use socknotify::owned::{
+    BorrowedSocket, Event, FileOperation, Held, Interest, Outbox, OutboxError, Port, SharedTrigger,
+    Source,
+};
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Overlapped, RegisterError,
     Registration, RegistrationError,
@@ -252,6 +255,57 @@ fn a_child_is_told_so_by_an_owning_port_while_other_threads_use_it(
         let told = (0..100).try_for_each(|_| {
             let pair = Pair::unix()?;
             let child = Child::fork_for(5, || call_owning_port(&port, &mut held, pair))?;
+            match child.status() {
+                Some(0) => Ok(()),
+                status => Err(io::Error::other(format!("the child ends with {status:?}"))),
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        told
+    })
+}
+
+/// A connection with what other threads have for it to send.
+struct Client {
+    socket: Socket,
+    outbox: Outbox,
+}
+
+impl Source for Client {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.socket.socket()
+    }
+}
+
+#[for_every_backend]
+fn a_child_drops_a_connection_while_others_send_to_it(backend: Backend) -> io::Result<()> {
+    let port = Port::<Client>::from(port(backend)?);
+    let Pair { ours, .. } = Pair::unix()?;
+    let outbox = Outbox::new(64 << 20);
+    let mut held = Some(port.adopt(Client {
+        socket: ours,
+        outbox,
+    })?);
+    let sender = held.as_ref().map(|it| it.outbox.sender(it));
+    let sender = sender.expect("it is held");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let bytes = vec![0; 1 << 20];
+            while !over.load(Ordering::Relaxed) {
+                let _ = sender.send(&bytes);
+            }
+        });
+        let told = (0..100).try_for_each(|_| {
+            let child = Child::fork_for(5, || {
+                let is_refused = sender.send(b"it") == Err(OutboxError::Gone);
+                drop(held.take());
+                u8::from(!is_refused || sender.room() > 0)
+            })?;
+            if let Some(held) = &mut held {
+                // It has room again.
+                let _ = held.outbox.send(io::sink())?;
+            }
             match child.status() {
                 Some(0) => Ok(()),
                 status => Err(io::Error::other(format!("the child ends with {status:?}"))),

@@ -8,6 +8,7 @@ use std::{fmt, mem};
 use super::connections::Connections;
 use super::{Held, Id, Interest, Source};
 use crate::lock::lock;
+use crate::sys::Process;
 
 /// A bounded queue of bytes that other threads have for a connection to send.
 ///
@@ -76,7 +77,29 @@ pub struct Outbox {
 
 struct Queue {
     limit: usize,
+    process: Process,
     state: Mutex<State>,
+}
+
+impl Queue {
+    /// `None` in a forked child: a thread that only the parent has may hold the lock.
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.process.is_this().then(|| lock(&self.state))
+    }
+
+    /// The same, while the connection is not to end.
+    fn lock_open(&self) -> Option<MutexGuard<'_, State>> {
+        self.lock().filter(|state| !state.has_ended)
+    }
+
+    /// The same, if there is room for so many bytes.
+    fn lock_for(&self, length: usize) -> Result<MutexGuard<'_, State>, OutboxError> {
+        let state = self.lock_open().ok_or(OutboxError::Gone)?;
+        match length <= self.limit.saturating_sub(state.len()) {
+            true => Ok(state),
+            false => Err(OutboxError::Full),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -90,40 +113,45 @@ struct State {
     has_ended: bool,
 }
 
-impl Queue {
-    /// Put all of these bytes in, or none.
-    fn push(&self, bytes: &[u8]) -> Result<MutexGuard<'_, State>, OutboxError> {
-        let mut state = lock(&self.state);
-        if state.has_ended {
-            return Err(OutboxError::Gone);
-        }
-        if bytes.len() > self.limit.saturating_sub(state.len()) {
-            return Err(OutboxError::Full);
-        }
-        state.bytes.extend(bytes);
-        Ok(state)
-    }
-}
-
 impl State {
     fn len(&self) -> usize {
         self.bytes.len() + self.sending
+    }
+
+    /// Put these in, for which there is room.
+    fn push(&mut self, bytes: &[u8], limit: usize) {
+        let needed = self.bytes.len() + bytes.len();
+        if needed > self.bytes.capacity() {
+            // Twice as much, but no more than can ever be there.
+            let capacity = needed.saturating_mul(2).min(limit);
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
+        self.bytes.extend(bytes);
     }
 }
 
 impl Outbox {
     /// Makes an empty one. At most so many bytes wait in it.
     pub fn new(limit: usize) -> Self {
-        let state = Mutex::default();
         Outbox {
             sending: VecDeque::new(),
-            queue: Arc::new(Queue { limit, state }),
+            queue: Arc::new(Queue {
+                limit,
+                process: Process::this(),
+                state: Mutex::default(),
+            }),
         }
     }
 
     /// Makes a handle with which other threads send to this connection, which must be the one that has this outbox.
+    ///
+    /// One that is adopted again needs new ones. It sends what still waits: for that it is woken.
     pub fn sender<T: Source + Send + 'static>(&self, connection: &Held<T>) -> Sender {
         let connections: Weak<Connections<T>> = Arc::downgrade(connection.connections());
+        if self.queue.lock().is_some_and(|state| state.is_awaited) {
+            // By an earlier `Id`, perhaps.
+            connection.connections().cancel(connection.id());
+        }
         Sender {
             queue: Arc::clone(&self.queue),
             id: connection.id(),
@@ -138,7 +166,9 @@ impl Outbox {
     ///
     /// As [`Sender::send`].
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), OutboxError> {
-        self.queue.push(bytes).map(drop)
+        let mut state = self.queue.lock_for(bytes.len())?;
+        state.push(bytes, self.queue.limit);
+        Ok(())
     }
 
     /// Sends what is there, as much as the stream takes. Returns what to arm the connection for: [`Interest::IN`], and
@@ -152,10 +182,8 @@ impl Outbox {
     /// [`Sender::end`].
     #[doc(alias = "flush")]
     pub fn send(&mut self, mut stream: impl Write) -> io::Result<Interest> {
-        let mut state = lock(&self.queue.state);
-        if state.has_ended {
-            return Err(ErrorKind::ConnectionAborted.into());
-        }
+        let open = self.queue.lock_open();
+        let mut state = open.ok_or(ErrorKind::ConnectionAborted)?;
         if self.sending.is_empty() {
             self.sending = mem::take(&mut state.bytes);
             state.sending = self.sending.len();
@@ -189,7 +217,7 @@ impl Outbox {
 
     /// The number of bytes that wait.
     pub fn len(&self) -> usize {
-        lock(&self.queue.state).len()
+        self.queue.lock().map_or(0, |state| state.len())
     }
 
     /// Whether all was sent.
@@ -200,11 +228,12 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        let mut state = lock(&self.queue.state);
-        state.has_ended = true;
-        let bytes = mem::take(&mut state.bytes);
-        drop(state);
-        drop(bytes);
+        if let Some(mut state) = self.queue.lock() {
+            state.has_ended = true;
+            let bytes = mem::take(&mut state.bytes);
+            drop(state);
+            drop(bytes);
+        }
     }
 }
 
@@ -229,31 +258,38 @@ impl<T> Wake for Connections<T> {
 }
 
 impl Sender {
-    /// Puts all of these bytes in, or none. The connection sends them soon, in the order of these calls.
+    /// Puts all of these bytes in, or none. The connection sends them soon, in the order of these calls. What it has not sent when it
+    /// ends, or begins to [linger](super::Worker::linger), is lost.
     ///
     /// # Errors
     ///
     /// [`OutboxError::Full`] if they and what waits are more than the limit; [`OutboxError::Gone`].
     pub fn send(&self, bytes: &[u8]) -> Result<(), OutboxError> {
-        let mut state = self.queue.push(bytes)?;
-        let is_awaited = state.len() == 0 || mem::replace(&mut state.is_awaited, true);
-        drop(state);
-        match is_awaited || self.wake() {
-            true => Ok(()),
-            false => Err(OutboxError::Gone),
+        let mut state = self.queue.lock_for(bytes.len())?;
+        if !bytes.is_empty() && !state.is_awaited {
+            // Whom this wakes waits for the lock, until they are in.
+            if !self.wake() {
+                return Err(OutboxError::Gone);
+            }
+            state.is_awaited = true;
         }
+        state.push(bytes, self.queue.limit);
+        Ok(())
     }
 
     /// Ends the connection: it is woken, and its next [`Outbox::send`] is an error. For a peer that does not read.
     pub fn end(&self) {
-        lock(&self.queue.state).has_ended = true;
-        self.wake();
+        if let Some(mut state) = self.queue.lock() {
+            state.has_ended = true;
+            drop(state);
+            self.wake();
+        }
     }
 
     /// The number of bytes that may be put in now.
     pub fn room(&self) -> usize {
-        let state = lock(&self.queue.state);
-        self.queue.limit.saturating_sub(state.len())
+        let state = self.queue.lock_open();
+        state.map_or(0, |state| self.queue.limit.saturating_sub(state.len()))
     }
 
     /// The connection's.
@@ -311,5 +347,30 @@ impl fmt::Debug for Sender {
         f.debug_struct("Sender")
             .field("id", &self.id)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_keeps_no_more_memory_than_twice_its_limit() {
+        const PIECE: &[u8] = &[1; 4097];
+        const LIMIT: usize = 16 * PIECE.len() + 1;
+        let fill = |state: &mut State| {
+            while state.len() < LIMIT {
+                let room = LIMIT - state.len();
+                state.push(&PIECE[..room.min(PIECE.len())], LIMIT);
+            }
+        };
+        let mut state = State::default();
+        fill(&mut state);
+        // All is being sent, and one byte of it is left.
+        let sending = mem::take(&mut state.bytes);
+        state.sending = 1;
+        fill(&mut state);
+        assert_eq!((sending.len(), state.len()), (LIMIT, LIMIT));
+        assert!(sending.capacity() + state.bytes.capacity() <= 2 * LIMIT);
     }
 }

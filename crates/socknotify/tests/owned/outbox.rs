@@ -273,3 +273,32 @@ fn what_its_own_thread_puts_in_wakes_nobody(backend: Backend) -> io::Result<()> 
     assert_eq!(worker.process(Some(std::time::Duration::ZERO))?, 0);
     Ok(())
 }
+
+/// It sends what came in its time in the first port, and what comes later, and nothing that a sender was refused.
+#[for_every_backend]
+fn a_connection_of_another_port_sends_on(backend: Backend) -> io::Result<()> {
+    let (port, other) = (outbox_port(backend), outbox_port(backend));
+    for waits in [&b""[..], b"first "] {
+        let (held, old, mut peer) = connection(&port);
+        old.send(waits).expect("it has room");
+        let mut client = held.into_inner();
+        if waits.is_empty() {
+            assert_eq!(old.send(b"none"), Err(OutboxError::Gone));
+            assert!(client.outbox.is_empty());
+        }
+        client = other.adopt(client).expect("the port is open").into_inner();
+        let held = other.adopt(client).expect("the port is open");
+        let sender = held.outbox.sender(&held);
+        other.arm(held, Interest::IN);
+        sender.send(b"news").expect("it has room");
+        thread::scope(|scope| {
+            let mut worker = other.worker(1);
+            scope.spawn(move || serve(&mut worker));
+            let mut received = vec![0; waits.len() + 4];
+            peer.read_exact(&mut received).expect("it arrives");
+            assert_eq!(received, [waits, b"news"].concat());
+            drop(peer);
+        });
+    }
+    Ok(())
+}
