@@ -76,7 +76,8 @@ fn requests_are_answered_and_know_their_peer() {
     let (runtime, _tokio) = runtime();
     let whose = async |Extension(Peer(address)): Extension<Peer>| address.to_string();
     let router = Router::new().route("/", get(whose));
-    let (address, end, served) = begin(&runtime, router, GRACE, |it| it);
+    let with = |it: Serve<Router>| it.head_time(Duration::MAX);
+    let (address, end, served) = begin(&runtime, router, GRACE, with);
     let mut client = connect(address);
     let ours = client.local_addr().expect("it is connected").to_string();
     for _ in 0..3 {

@@ -26,6 +26,9 @@ use crate::{JoinSet, TcpListener, TcpStream, sleep, timeout};
 /// After an error of the listener, such as one for want of descriptors, it tries again in this time.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// For ever: hyper adds it to the present time, and that panics with what is too long.
+const FAR: Duration = Duration::from_secs(1 << 32);
+
 /// Serves HTTP/1 and HTTP/2 with a tower service, such as an axum `Router`, on the connections of a listener.
 ///
 /// Nothing happens until [`Serve::until`] is awaited. Its handlers may block. An axum `Router` is a service as it is; websockets and
@@ -79,7 +82,7 @@ impl<S> Serve<S> {
     /// How long the head of an HTTP/1 request may take, from when it may begin, and the first request of any connection: 30 seconds by
     /// default. Then the connection is closed, also one that is idle.
     pub fn head_time(mut self, time: Duration) -> Self {
-        self.head_time = time;
+        self.head_time = time.min(FAR);
         self
     }
 
