@@ -768,7 +768,7 @@ pub fn run(settings: Settings, main: impl FnOnce() + Send + 'static) -> Result<u
     let mut steps = u64::MAX;
     while state.outcome.is_none() {
         // Whoever has the token passes it on within a moment.
-        let waited = OVER.wait_timeout(state, Duration::from_secs(20));
+        let waited = OVER.wait_timeout(state, Duration::from_secs(120));
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if state.outcome.is_none() && std::mem::replace(&mut steps, state.steps) == state.steps {
             let current = state.current;
