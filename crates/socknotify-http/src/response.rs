@@ -26,7 +26,8 @@ const PIECE: usize = 16 << 10;
 
 /// The body of a [`Response`]: bytes, a file, or what a reader returns.
 ///
-/// Strings, vectors and slices that live for ever convert into one; `()` is an empty one. The server writes `Content-Length`, or sends
+/// Strings, vectors and slices that live for ever convert into one; `()` is an empty one. A string has the type `text/plain` in UTF-8, unless
+/// the answer has a `Content-Type`; all else has none. The server writes `Content-Length`, or sends
 /// chunks, and leaves the body out where HTTP has none: of an answer to HEAD, and with 204 and 304.
 ///
 /// # Examples

@@ -187,8 +187,8 @@ impl Server {
     ///
     /// ```no_run
     /// use std::sync::Arc;
-    /// use rustls::ServerConfig;
-    /// use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+    /// use socknotify_http::rustls::ServerConfig;
+    /// use socknotify_http::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     /// use socknotify_http::{Response, Server};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
