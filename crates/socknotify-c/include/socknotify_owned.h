@@ -108,6 +108,7 @@ uint32_t sn_owned_adopt(sn_owned_port port, int descriptor, void *user, uint64_t
  * `events` is a mask of SOCK_NOTIFY_REGISTER_EVENT_IN, OUT and HANGUP, or 0 for none. What comes first gives the connection
  * back, as SN_OWNED_READY, or after `timeout_ms` as SN_OWNED_TIMED_OUT: never earlier, and up to some milliseconds later. With
  * SN_INFINITE it has no deadline. While bytes are in its queue they are sent meanwhile, and OUT is reported when all are sent.
+ * To send to it does not put its deadline off.
  *
  * After the call, do not use the descriptor, nor what `user` points to unless you have a lock for it: another thread may have
  * taken the next event.
@@ -157,7 +158,7 @@ uint32_t sn_owned_send(sn_owned_port port, uint64_t handle, const void *bytes, s
  * Send a message to one thread, after this time: a timer.
  *
  * It comes as SN_OWNED_MESSAGE, with `*handle`, by which sn_owned_cancel() cancels it: never earlier, and up to some
- * milliseconds later, also with time 0. It costs no descriptor. What has not come when sn_owned_next() returns
+ * milliseconds later, also with time 0. It comes once: post it again in its event. It costs no descriptor. What has not come when sn_owned_next() returns
  * SN_ABANDONED_WAIT does not come: its pointer is the program's.
  */
 uint32_t sn_owned_post(sn_owned_port port, void *user, uint32_t after_ms, uint64_t *handle);
