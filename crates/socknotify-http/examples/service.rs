@@ -16,8 +16,9 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{env, thread};
 
@@ -54,6 +55,9 @@ fn main() -> io::Result<()> {
     served
 }
 
+/// A number for each file that is being written.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 fn notes(folder: &Path, request: &mut Request<'_>) -> io::Result<Response> {
     let name = request.uri().path()[1..].to_owned();
     // No other folder, and no name that the system has a meaning for.
@@ -64,12 +68,15 @@ fn notes(folder: &Path, request: &mut Request<'_>) -> io::Result<Response> {
     match *request.method() {
         Method::GET | Method::HEAD => Ok(Response::new(ResponseBody::file(File::open(path)?)?)),
         Method::PUT => {
-            // Whoever reads it meanwhile has all of the one before.
-            let mut file = File::create(path.with_extension("new"))?;
-            io::copy(request.body_mut(), &mut file)?;
-            file.flush()?;
-            fs::rename(path.with_extension("new"), path)?;
-            Ok(status(StatusCode::NO_CONTENT))
+            // Whoever reads it meanwhile has all of the one before, and of two that write one wins.
+            let new = path.with_extension(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
+            let written = File::create(&new)
+                .and_then(|mut file| io::copy(request.body_mut(), &mut file))
+                .and_then(|_| fs::rename(&new, path));
+            if written.is_err() {
+                let _ = fs::remove_file(new);
+            }
+            written.map(|()| status(StatusCode::NO_CONTENT))
         }
         Method::DELETE => {
             fs::remove_file(path)?;

@@ -230,11 +230,40 @@ pub struct Output {
     bytes: Vec<u8>,
     /// What is before this was sent.
     sent: usize,
+    progress: Progress,
+}
+
+/// What the peer of a stream has taken of what was sent.
+#[derive(Default)]
+pub(super) struct Progress {
     /// How many bytes the stream has ever accepted.
     accepted: u64,
     /// How many of those the peer had acknowledged when that was last asked. What it had not acknowledged says less: the
     /// same number of bytes may have been sent meanwhile.
     acknowledged: Option<u64>,
+}
+
+impl Progress {
+    const NONE: Progress = Progress {
+        accepted: 0,
+        acknowledged: None,
+    };
+
+    pub(super) fn accepted(&mut self, length: usize) {
+        self.accepted = self.accepted.wrapping_add(length as u64);
+    }
+
+    pub(super) fn all_sent(&mut self) {
+        self.acknowledged = None;
+    }
+
+    /// Whether it has taken something since this was last asked, or since all was sent.
+    pub(super) fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
+        let unacknowledged = unacknowledged(source);
+        let now = unacknowledged.map(|bytes| self.accepted.wrapping_sub(bytes));
+        let before = std::mem::replace(&mut self.acknowledged, now);
+        now.is_some() && now != before
+    }
 }
 
 impl Output {
@@ -243,8 +272,7 @@ impl Output {
         Output {
             bytes: Vec::new(),
             sent: 0,
-            accepted: 0,
-            acknowledged: None,
+            progress: Progress::NONE,
         }
     }
 
@@ -270,7 +298,7 @@ impl Output {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(length) => {
                     self.sent += length;
-                    self.accepted = self.accepted.wrapping_add(length as u64);
+                    self.progress.accepted(length);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_temporary(&error) => return Ok(Interest::OUT),
@@ -279,7 +307,7 @@ impl Output {
         }
         self.bytes.clear();
         self.sent = 0;
-        self.acknowledged = None;
+        self.progress.all_sent();
         Ok(Interest::IN)
     }
 
@@ -319,13 +347,7 @@ impl Output {
     /// }
     /// ```
     pub fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let unacknowledged = unacknowledged(source);
-        let now = unacknowledged.map(|bytes| self.accepted.wrapping_sub(bytes));
-        let before = std::mem::replace(&mut self.acknowledged, now);
-        now.is_some() && now != before
+        !self.is_empty() && self.progress.has_progressed(source)
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, IoSlice, Write};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::{fmt, mem};
 
+use super::buffers::Progress;
 use super::connections::Connections;
 use super::{Held, Id, Interest, Source};
 use crate::lock::lock;
@@ -72,6 +73,7 @@ use crate::sys::Process;
 pub struct Outbox {
     /// What was taken from the queue, and is being sent: without the lock.
     sending: VecDeque<u8>,
+    progress: Progress,
     queue: Arc<Queue>,
 }
 
@@ -135,6 +137,7 @@ impl Outbox {
     pub fn new(limit: usize) -> Self {
         Outbox {
             sending: VecDeque::new(),
+            progress: Progress::default(),
             queue: Arc::new(Queue {
                 limit,
                 process: Process::this(),
@@ -205,14 +208,24 @@ impl Outbox {
             let (first, second) = self.sending.as_slices();
             match stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(length) => drop(self.sending.drain(..length)),
+                Ok(length) => {
+                    self.sending.drain(..length);
+                    self.progress.accepted(length);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
         self.sending = VecDeque::new();
+        self.progress.all_sent();
         Ok(())
+    }
+
+    /// Whether the peer has taken something since this was last asked, or since there is something to send: as
+    /// [`Output::has_progressed`](super::Output::has_progressed).
+    pub fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
+        !self.is_empty() && self.progress.has_progressed(source)
     }
 
     /// The number of bytes that wait.
@@ -237,7 +250,8 @@ impl Drop for Outbox {
     }
 }
 
-/// Sends to a connection from any thread, through its [`Outbox`].
+/// Sends to a connection from any thread, through its [`Outbox`]. No call of it drops a connection, so they may be made with a lock that
+/// the connection's [`Drop`] takes.
 #[derive(Clone)]
 pub struct Sender {
     queue: Arc<Queue>,

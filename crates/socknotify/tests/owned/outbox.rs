@@ -302,3 +302,26 @@ fn a_connection_of_another_port_sends_on(backend: Backend) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple"))]
+#[test]
+fn a_peer_that_reads_a_little_progresses_and_one_that_reads_nothing_does_not() -> io::Result<()> {
+    let port = Port::<Client>::new()?;
+    let (mut held, sender, mut peer) = connection(&port);
+    let client = &mut *held;
+    assert!(!client.outbox.has_progressed(&client.stream), "it is empty");
+    while client.outbox.send(&client.stream)? == Interest::IN {
+        sender.send(&[1; LIMIT])?;
+    }
+    assert!(
+        client.outbox.has_progressed(&client.stream),
+        "the first time"
+    );
+    // What is on its way may still be acknowledged.
+    while client.outbox.has_progressed(&client.stream) {}
+    while !client.outbox.has_progressed(&client.stream) {
+        peer.read_exact(&mut [0; 16 * 1024])?;
+        let _ = client.outbox.send(&client.stream)?;
+    }
+    Ok(())
+}
