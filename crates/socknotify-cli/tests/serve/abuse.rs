@@ -13,13 +13,13 @@ use crate::clients::{Answer, GET, HttpClient, connect, stats};
 use crate::program::{PATIENCE, Server, eventually};
 
 /// How many of each kind there should be.
-const CLIENTS: u64 = 1500;
+const CLIENTS: u64 = 600;
 
 /// Those who never read need a thread each.
 const DEAF: usize = 20;
 
 /// How long a client may be idle.
-const IDLE: Duration = Duration::from_secs(6);
+const IDLE: Duration = Duration::from_secs(3);
 
 /// The most memory that the server may take for all of them, in KiB.
 const MEMORY: u64 = 64 * 1024;
