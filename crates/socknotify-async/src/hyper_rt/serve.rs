@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use std::{fmt, future};
@@ -21,6 +21,7 @@ use hyper_util::service::TowerToHyperService;
 use tower_service::Service;
 
 use super::{Executor, Timer};
+use crate::sync::lock;
 use crate::{JoinSet, TcpListener, TcpStream, sleep, timeout};
 
 /// After an error of the listener, such as one for want of descriptors, it tries again in this time.
@@ -184,7 +185,7 @@ struct Open(Mutex<(usize, Option<Waker>)>);
 
 impl Open {
     fn poll_room(&self, most: usize, cx: &mut Context<'_>) -> Poll<()> {
-        let (open, waiting) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (open, waiting) = &mut *lock(&self.0);
         if *open < most {
             return Poll::Ready(());
         }
@@ -193,7 +194,7 @@ impl Open {
     }
 
     fn add(self: &Arc<Self>) -> IsOpen {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0 += 1;
+        lock(&self.0).0 += 1;
         IsOpen(Arc::clone(self))
     }
 }
@@ -203,7 +204,7 @@ struct IsOpen(Arc<Open>);
 
 impl Drop for IsOpen {
     fn drop(&mut self) {
-        let mut counts = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0.0);
         counts.0 -= 1;
         let waiting = counts.1.take();
         drop(counts);

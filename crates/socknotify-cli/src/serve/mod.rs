@@ -231,11 +231,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let port = arguments.port.build()?;
     let (listener, mut bound) = Bound::bind(&arguments.listen, arguments.mode == Mode::UdpEcho)
         .map_err(|error| format!("listen on {}: {error}", arguments.listen))?;
-    let threads = arguments.threads.unwrap_or(match arguments.mode.is_http() {
-        true => SLOW_CLIENTS,
-        false => 512,
-    });
-    let serving = Serving::default().name("serve").threads(threads as usize);
+    let mut serving = Serving::default().name("serve");
+    let slow_clients = arguments.mode.is_http().then_some(SLOW_CLIENTS);
+    if let Some(threads) = arguments.threads.or(slow_clients) {
+        serving = serving.threads(threads as usize);
+    }
     // A disk may stand still: what is opened again is not waited for.
     let (reopen, reopens) = channel();
     let (idle, name) = (arguments.idle_timeout, bound.to_string());

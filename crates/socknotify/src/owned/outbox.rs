@@ -243,9 +243,7 @@ impl Drop for Outbox {
     fn drop(&mut self) {
         if let Some(mut state) = self.queue.lock() {
             state.has_ended = true;
-            let bytes = mem::take(&mut state.bytes);
-            drop(state);
-            drop(bytes);
+            state.bytes = VecDeque::new();
         }
     }
 }
