@@ -148,7 +148,7 @@ impl<'a> RequestBody<'a> {
         if mem::take(&mut self.must_ask) && self.wire.input.bytes().is_empty() {
             let end = self.end();
             let text = b"HTTP/1.1 100 Continue\r\n\r\n";
-            self.wire.sender(end).write_all(text)?;
+            self.wire.sender(end, self.limits.stall).write_all(text)?;
         }
         Ok(())
     }
@@ -157,7 +157,11 @@ impl<'a> RequestBody<'a> {
     fn receive(&mut self) -> io::Result<()> {
         self.ask()?;
         let end = self.end();
-        match self.wire.receive(|stream| Limited::until(stream, end))? {
+        let stall = self.limits.stall;
+        match self
+            .wire
+            .receive(|stream| Limited::until(stream, end).stall(stall))?
+        {
             true => Ok(()),
             false => Err(ErrorKind::UnexpectedEof.into()),
         }
@@ -173,7 +177,8 @@ impl<'a> RequestBody<'a> {
             if room >= DIRECT && self.wire.is_plain() {
                 self.ask()?;
                 let end = self.end();
-                return match Limited::until(&self.wire.stream, end).read(buffer)? {
+                let mut stream = Limited::until(&self.wire.stream, end).stall(self.limits.stall);
+                return match stream.read(buffer)? {
                     0 => Err(ErrorKind::UnexpectedEof.into()),
                     count => Ok(count),
                 };

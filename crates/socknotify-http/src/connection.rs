@@ -2,8 +2,9 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -229,10 +230,19 @@ impl Connection {
     ) -> (Result<bool, Failure>, ResponseBody) {
         let (parts, mut body) = response.into_parts();
         let end = after(answer.now, shared.limits.answer_time);
-        let written = response::write(self.wire.sender(end), answer, &parts, &mut body);
+        let client = self.wire.sender(end, shared.limits.stall);
+        let written = response::write(client, answer, &parts, &mut body);
         shared.count(&written, self.peer);
         (written.end, body)
     }
+}
+
+/// Have each call wait for so long.
+fn blocking(stream: &TcpStream, most: Duration) -> io::Result<()> {
+    let most = Some(most.max(Duration::from_millis(1)));
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(most)?;
+    stream.set_write_timeout(most)
 }
 
 /// Handle what a port reports.
@@ -293,6 +303,9 @@ pub(crate) fn on_event<F>(
         Next::Drop => drop(held),
         Next::Upgrade(call) => {
             let wire = held.into_inner().wire;
+            if blocking(&wire.stream, limits.stall).is_err() {
+                return shared.end();
+            }
             call(Upgraded {
                 stream: wire.stream,
                 read_ahead: wire.input.bytes().to_vec(),

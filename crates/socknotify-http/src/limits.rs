@@ -106,8 +106,8 @@ impl Limits {
         self
     }
 
-    /// How long a client may send nothing of a body. Thirty seconds by default. One that takes nothing of an answer is given up after
-    /// one to two such times, as [`Limited`](socknotify::owned::Limited) finds out.
+    /// How long a client may send nothing of a body. Thirty seconds by default. One that takes nothing of an answer for so long is
+    /// given up, as [`Limited`](socknotify::owned::Limited) finds out.
     pub const fn stall(mut self, time: Duration) -> Self {
         self.stall = time;
         self

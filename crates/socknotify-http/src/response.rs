@@ -458,14 +458,14 @@ fn write_head(
 /// file or the client fails then, a copy finds out.
 #[cfg(target_os = "linux")]
 fn send_file(file: &File, length: u64, client: &mut Sender<'_>) -> u64 {
-    /// A call may wait for the timeout of the stream with each such part: with more of them, it would not end in time.
-    const AT_ONCE: u64 = 64 << 10;
+    /// Between such parts the time is looked at.
+    const AT_ONCE: u64 = 1 << 20;
 
     let mut left = length;
     while left > 0 {
         let most = left.min(AT_ONCE) as usize;
         let send = |stream: &mut &TcpStream| Ok(rustix::fs::sendfile(stream, file, None, most)?);
-        match client.limited.send_with(most, send) {
+        match client.limited.send_with(send) {
             Ok(0) => break,
             Ok(count) => {
                 left -= count as u64;

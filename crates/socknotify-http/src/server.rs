@@ -272,9 +272,8 @@ impl Server {
         } = self;
         let start = |writer| Log::start(writer, Arc::clone(&counts.left_out)).map(Arc::new);
         let log = log.map(start).transpose()?;
-        let listening = Listening::arming(Interest::IN.within(limits.head_time))
-            .blocking_mode(limits.stall)
-            .at_most(limits.connections);
+        let listening =
+            Listening::arming(Interest::IN.within(limits.head_time)).at_most(limits.connections);
         let connection = move |stream, peer| {
             let wire = Wire {
                 #[cfg(feature = "tls")]

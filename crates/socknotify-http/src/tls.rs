@@ -20,7 +20,11 @@ pub(crate) fn receive(
         };
         let state = session.process_new_packets();
         // The handshake goes on, or the client is told what is wrong.
-        flush(session, &mut socket)?;
+        match flush(session, &mut socket) {
+            // What comes next is sent behind it.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            flushed => flushed?,
+        }
         state.map_err(io::Error::other)?;
     }
     let is_open = input.receive(session.reader())?;

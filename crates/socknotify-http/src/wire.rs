@@ -64,11 +64,11 @@ impl Wire {
         self.input.receive(socket)
     }
 
-    /// To send until `end`.
-    pub(crate) fn sender(&mut self, end: Instant) -> Sender<'_> {
+    /// To send until `end`, to a client that takes something within `stall`.
+    pub(crate) fn sender(&mut self, end: Instant, stall: Duration) -> Sender<'_> {
         Sender {
             is_plain: self.is_plain(),
-            limited: Limited::until(&self.stream, end),
+            limited: Limited::until(&self.stream, end).stall(stall),
             #[cfg(feature = "tls")]
             tls: self.tls.as_deref_mut(),
             sent: 0,

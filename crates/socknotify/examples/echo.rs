@@ -1,4 +1,4 @@
-//! An echo server, in blocking mode: with a limit for each answer, and a graceful end.
+//! An echo server, whose handler waits for its client: with a limit for each answer, and a graceful end.
 //!
 //! At SIGTERM and Ctrl-C what has come is still answered. A client that is silent for a minute is sent the end of the stream.
 //!
@@ -8,14 +8,15 @@
 //! socknotify = "0.1"
 //! ```
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::{env, sync::Arc, time::Duration};
 
 use socknotify::owned::{Event, Interest, Limited, Listening, Port, Serving};
 
-/// How long an answer may take in all; thirty seconds without a byte are too long, too.
+/// How long an answer may take in all, and without that the client takes anything.
 const ANSWER: Duration = Duration::from_secs(600);
+const STALL: Duration = Duration::from_secs(30);
 const AT_ONCE: Interest = Interest::IN.within(Duration::ZERO);
 
 fn main() -> io::Result<()> {
@@ -27,17 +28,19 @@ fn main() -> io::Result<()> {
     let listener = TcpListener::bind(env::args().nth(1).unwrap_or("127.0.0.1:7007".into()))?;
     println!("listening on {}", listener.local_addr()?);
     let idle = Interest::IN.within(Duration::from_secs(60));
-    let listening = Listening::arming(idle).blocking_mode(Duration::from_secs(30));
-    port.listen(listener, listening, |client, _| client)?;
+    port.listen(listener, Listening::arming(idle), |client, _| client)?;
     port.serve(Serving::default(), |worker, event| match event {
         Event::Ready(mut client, _) => {
             let mut buffer = [0; 4096];
-            let received = client.read(&mut buffer).unwrap_or(0);
-            if received > 0
-                && Limited::within(&*client, ANSWER)
-                    .write_all(&buffer[..received])
-                    .is_ok()
-            {
+            let received = match client.read(&mut buffer) {
+                // What it was reported for is gone.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return worker.arm(client, idle);
+                }
+                received => received.unwrap_or(0),
+            };
+            let mut answer = Limited::within(&*client, ANSWER).stall(STALL);
+            if received > 0 && answer.write_all(&buffer[..received]).is_ok() {
                 worker.arm(client, if port.is_draining() { AT_ONCE } else { idle });
             }
         } // What is not armed again is closed.

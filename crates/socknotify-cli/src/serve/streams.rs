@@ -63,7 +63,7 @@ impl Streams {
         idle: Duration,
     ) -> io::Result<Self> {
         let port = Arc::new(Port::from(port));
-        let listening = Listening::arming(Interest::IN.within(idle)).blocking_mode(idle);
+        let listening = Listening::arming(Interest::IN.within(idle));
         match listener {
             Listener::Streams(Streaming::Tcp(listener)) => {
                 port.listen(listener, listening, |stream, _| {
@@ -137,7 +137,9 @@ impl Streams {
                         .fetch_add(u64::from(count > 0), Ordering::Relaxed);
                     if self.is_echo {
                         // A client may take it slowly, if only it takes something.
-                        Limited::within(&*stream, Duration::MAX).write_all(&buffer[..count])?;
+                        Limited::within(&*stream, Duration::MAX)
+                            .stall(self.idle)
+                            .write_all(&buffer[..count])?;
                     }
                     Ok(count > 0)
                 });

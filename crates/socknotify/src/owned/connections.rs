@@ -664,14 +664,14 @@ impl<T> Connections<T> {
 
     /// Close the port beneath, and keep the connections that are in it. Dropping what this returns may run any code.
     ///
-    /// `cuts_off`: connections in blocking mode that threads hold are shut down, so that what these wait for ends.
+    /// `cuts_off`: connections that threads hold are shut down, so that what these wait for ends.
     pub(super) fn end(&self, cuts_off: bool) -> Vec<Resident<T>> {
         let mut left = lock(&self.left);
         self.closed.store(true, Ordering::SeqCst);
         self.port.close();
         let mut residents = Vec::new();
         for mut place in self.slots.iter() {
-            if cuts_off && place.resident.is_none() && place.record.holds_a_thread() {
+            if cuts_off && place.resident.is_none() && place.record.is_held() {
                 // It is closed only once it has left its slot, which is locked.
                 sys::shut_down(place.socket);
             }

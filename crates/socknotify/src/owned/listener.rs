@@ -151,11 +151,12 @@ impl Listening {
     ///
     /// So a handler can be plain [`Read`](io::Read) and [`Write`](io::Write) code: `read_exact`, `write_all`, a
     /// TLS stream. A peer that sends or receives nothing holds its thread for this time at most; one that does so a little
-    /// at a time may hold it for longer, but for a [`Limited`](super::Limited) stream. Have as [many
-    /// threads](super::Port::serve) as such peers may hold at once.
+    /// at a time may hold it for longer. Have as [many threads](super::Port::serve) as such peers may hold at once.
     ///
     /// A system may let a writer wait until a third of a send buffer of megabytes is free. So a write can fail though its peer
-    /// reads, if it reads very slowly: [`Limited`](super::Limited) goes on then.
+    /// reads, if it reads very slowly.
+    ///
+    /// [`Limited`](super::Limited) is without these two limits, in non-blocking mode.
     #[doc(alias = "SO_RCVTIMEO")]
     #[doc(alias = "SO_SNDTIMEO")]
     pub const fn blocking_mode(self, most: Duration) -> Self {

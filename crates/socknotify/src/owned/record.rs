@@ -139,9 +139,9 @@ impl<V> Record<V> {
         self.arming = self.arming.to_look_at();
     }
 
-    /// Whether a thread has it that may wait for its peer.
-    pub(super) fn holds_a_thread(&self) -> bool {
-        self.is_blocking && self.armed.is_none()
+    /// Whether a thread has it, which may wait for its peer.
+    pub(super) fn is_held(&self) -> bool {
+        self.armed.is_none()
     }
 
     /// What it was armed for last.

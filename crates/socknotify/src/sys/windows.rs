@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code, reason = "the system's function")]
 
+use std::io;
 use std::os::windows::io::AsRawSocket;
+use std::time::Duration;
 
 pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
 pub use std::os::windows::io::{BorrowedSocket, OwnedSocket};
@@ -23,12 +25,12 @@ pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
 }
 
 /// Whether a connect that fails like this has only begun.
-pub(crate) fn is_connecting(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::WouldBlock
+pub(crate) fn is_connecting(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// Whether an accept that fails like this says something of one connection, and its kind does not say so.
-pub(crate) fn is_of_one_connection(_error: &std::io::Error) -> bool {
+pub(crate) fn is_of_one_connection(_error: &io::Error) -> bool {
     false
 }
 
@@ -82,6 +84,26 @@ pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
         found.set(Events::HANGUP, is_hung_up);
     }
     found & filter.wanted()
+}
+
+/// `WSAPoll` — Waits until OUT holds, or IN if that is not asked for, or an error: true. False after this time, which is rounded up to
+/// milliseconds.
+pub(crate) fn wait_for(socket: RawSocket, filter: EventFilter, most: Duration) -> io::Result<bool> {
+    let mut poll = WSAPOLLFD {
+        fd: socket as _,
+        events: match filter.contains(EventFilter::OUT) {
+            true => POLLWRNORM,
+            false => POLLRDNORM,
+        },
+        revents: 0,
+    };
+    let most = most.as_micros().div_ceil(1000);
+    let most = i32::try_from(most).unwrap_or(i32::MAX);
+    // SAFETY: it is there for the call.
+    match unsafe { WSAPoll(&raw mut poll, 1, most) } {
+        ..0 => Err(io::Error::last_os_error()),
+        count => Ok(count > 0),
+    }
 }
 
 /// `getpeername` — Whether a socket is connected.
