@@ -9,13 +9,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode, Version};
-use socknotify::owned::{BorrowedSocket, Event, Input, Interest, Readiness, Source, Worker};
+use socknotify::owned::{
+    BorrowedSocket, Event, Input, Interest, Readiness, Source, Worker, unacknowledged,
+};
 
 use crate::body::{EARLY, RequestBody, is_whole};
 use crate::head::{self, Framing, Head};
 use crate::limits::Limits;
-use crate::response::{self, Answer, Failure, ResponseBody, Upgraded};
-use crate::server::Shared;
+use crate::response::{self, Answer, Failure, Rest, Upgraded, Written};
+use crate::server::{Running, Seen, Shared};
 use crate::wire::{Wire, after, input};
 use crate::{Request, Response};
 
@@ -34,6 +36,8 @@ pub(crate) struct Connection {
     needed: usize,
     /// When the head that has begun is to be there.
     deadline: Option<Instant>,
+    /// The answer that it receives.
+    slow: Option<Box<Slow>>,
     /// The head is there: since when, and how long it is. And where the next chunk of its body begins.
     body: Option<(Instant, usize)>,
     chunk: usize,
@@ -45,12 +49,35 @@ impl Source for Connection {
     }
 
     fn has_buffered(&self) -> bool {
-        self.has_enough() || self.wire.has_more
+        self.slow.is_none() && (self.has_enough() || self.wire.has_more)
+    }
+}
+
+/// An answer that its client takes slowly. It is counted and logged when this is dropped.
+struct Slow {
+    rest: Rest,
+    /// Without an end: broken off.
+    written: Written,
+    persists: bool,
+    end: Instant,
+    /// What the client had not acknowledged when it was armed.
+    before: Option<u64>,
+    peer: SocketAddr,
+    running: Running,
+    seen: Seen,
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.written.length = self.rest.length();
+        self.seen.count(&self.written, self.peer, &self.running);
     }
 }
 
 /// What comes next on a connection.
 enum Next {
+    /// Room for the rest of an answer.
+    Room,
     /// The rest of a request.
     Rest,
     Request,
@@ -70,6 +97,7 @@ impl Connection {
             peer,
             needed: 0,
             deadline: None,
+            slow: None,
             body: None,
             chunk: 0,
         }
@@ -98,6 +126,16 @@ impl Connection {
     where
         F: Fn(&mut Request<'_>) -> Response,
     {
+        if let Some(slow) = &mut self.slow {
+            match slow.rest.send(&self.wire.stream) {
+                Ok(false) => return Next::Room,
+                outcome => {
+                    slow.written.has_failed = matches!(outcome, Err(Failure::Body));
+                    slow.written.end = outcome.map(|_| slow.persists);
+                }
+            }
+            return self.next();
+        }
         if !self.has_enough() {
             if self.wire.input.bytes().is_empty() {
                 self.wire.input = SPARE.take().unwrap_or_else(|| input(&shared.limits));
@@ -149,6 +187,37 @@ impl Connection {
         }
     }
 
+    /// What follows on an answer that was slow.
+    fn next(&mut self) -> Next {
+        let end = self.slow.as_ref().map(|slow| &slow.written.end);
+        let next = match end {
+            Some(Ok(true)) => Next::Request,
+            Some(Ok(false) | Err(Failure::Body)) => Next::Close,
+            _ => Next::Drop,
+        };
+        self.slow = None;
+        next
+    }
+
+    /// What to wait for, to send the rest of an answer.
+    fn room(&mut self, limits: &Limits) -> Interest {
+        let end = after(Instant::now(), limits.stall);
+        let before = unacknowledged(self);
+        let end = self.slow.as_mut().map_or(end, |slow| {
+            slow.before = before;
+            end.min(slow.end)
+        });
+        Interest::OUT.until(end)
+    }
+
+    /// Whether the client has taken something, in time, since it was armed for room.
+    fn has_progressed(&self) -> bool {
+        self.slow.as_ref().is_some_and(|slow| {
+            let now = unacknowledged(self);
+            Instant::now() < slow.end && now.is_some() && now < slow.before
+        })
+    }
+
     /// Say what is wrong, for the last time.
     fn refuse<F>(&mut self, status: StatusCode, is_head: bool, shared: &Shared<F>) -> Next {
         let answer = Answer {
@@ -158,10 +227,7 @@ impl Connection {
             now: Instant::now(),
         };
         let response = response::error(status);
-        match self.send(response, answer, shared).0 {
-            Ok(_) => Next::Close,
-            Err(_) => Next::Drop,
-        }
+        self.send(response, answer, shared)
     }
 
     fn answer<F>(&mut self, head: Head, shared: &Shared<F>) -> Next
@@ -211,29 +277,38 @@ impl Connection {
             persists: head.persists && is_whole && !is_last,
             now: Instant::now(),
         };
-        let (end, body) = self.send(response, answer, shared);
         head::reuse(request.headers);
-        match (end, body.into_upgrade()) {
+        self.send(response, answer, shared)
+    }
+
+    /// Write an answer, count and log it.
+    fn send<F>(&mut self, response: Response, answer: Answer, shared: &Shared<F>) -> Next {
+        let (parts, mut body) = response.into_parts();
+        let end = after(answer.now, shared.limits.answer_time);
+        let client = self.wire.sender(end, shared.limits.stall);
+        let mut written = response::write(client, answer, &parts, &mut body);
+        if let Some(rest) = written.rest.take() {
+            let persists = matches!(written.end, Ok(true));
+            written.end = Err(Failure::Client);
+            self.slow = Some(Box::new(Slow {
+                rest,
+                written,
+                persists,
+                end,
+                before: None,
+                peer: self.peer,
+                running: shared.leave(),
+                seen: shared.seen.clone(),
+            }));
+            return Next::Room;
+        }
+        shared.count(&written, self.peer);
+        match (written.end, body.into_upgrade()) {
             (Ok(_), Some(call)) => Next::Upgrade(call),
             (Ok(true), None) => Next::Request,
             (Ok(false) | Err(Failure::Body), _) => Next::Close,
             (Err(Failure::Client), _) => Next::Drop,
         }
-    }
-
-    /// Write an answer, count and log it. Also returns what was its body.
-    fn send<F>(
-        &mut self,
-        response: Response,
-        answer: Answer,
-        shared: &Shared<F>,
-    ) -> (Result<bool, Failure>, ResponseBody) {
-        let (parts, mut body) = response.into_parts();
-        let end = after(answer.now, shared.limits.answer_time);
-        let client = self.wire.sender(end, shared.limits.stall);
-        let written = response::write(client, answer, &parts, &mut body);
-        shared.count(&written, self.peer);
-        (written.end, body)
     }
 }
 
@@ -260,16 +335,18 @@ pub(crate) fn on_event<F>(
             let next = connection.serve(readiness, shared);
             (held, next)
         }
-        // What it has sent is answered; if there is nothing, its time is over at once.
-        Event::Draining(mut held) => {
-            let interest = match held.needed {
-                0 => Interest::IN.until(Instant::now()),
-                _ => held.interest(limits),
+        Event::Draining(held) => {
+            let next = match (&held.slow, held.needed) {
+                (Some(_), _) => Next::Room,
+                (None, 0) => Next::Request,
+                _ => Next::Rest,
             };
-            return worker.arm(held, interest);
+            (held, next)
         }
         Event::TimedOut(mut held) => {
             let next = match held.wire.input.bytes() {
+                _ if held.has_progressed() => Next::Room,
+                _ if held.slow.is_some() => held.next(),
                 [] => Next::Close,
                 bytes => {
                     shared.begin(bytes);
@@ -282,6 +359,10 @@ pub(crate) fn on_event<F>(
         _ => return,
     };
     match next {
+        Next::Room => {
+            let interest = held.room(limits);
+            worker.arm(held, interest);
+        }
         Next::Rest => {
             let interest = held.interest(limits);
             worker.arm(held, interest);
@@ -293,7 +374,10 @@ pub(crate) fn on_event<F>(
                     input(&shared.limits),
                 )));
             }
-            worker.arm(held, Interest::IN.within(limits.idle));
+            // At the end, what it has sent is answered; if there is nothing, its time is over at once.
+            let is_last = shared.port.is_draining();
+            let time = if is_last { Duration::ZERO } else { limits.idle };
+            worker.arm(held, Interest::IN.within(time));
         }
         Next::Close => {
             #[cfg(feature = "tls")]

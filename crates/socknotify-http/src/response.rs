@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::mem;
 use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -46,7 +47,8 @@ pub struct ResponseBody(Kind);
 
 enum Kind {
     Bytes(Cow<'static, [u8]>, bool),
-    File(File, u64),
+    /// Until it is sent.
+    File(Option<File>, u64),
     Reader(Box<dyn Read + Send>, Option<u64>),
     Upgrade(Box<dyn FnOnce(Upgraded) + Send>),
 }
@@ -77,7 +79,7 @@ impl ResponseBody {
     pub fn file(mut file: File) -> io::Result<Self> {
         let from = file.stream_position()?;
         let length = file.metadata()?.len().saturating_sub(from);
-        Ok(ResponseBody(Kind::File(file, length)))
+        Ok(ResponseBody(Kind::File(Some(file), length)))
     }
 
     /// A part of a file.
@@ -91,12 +93,12 @@ impl ResponseBody {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         file.seek(SeekFrom::Start(from))?;
-        Ok(ResponseBody(Kind::File(file, length)))
+        Ok(ResponseBody(Kind::File(Some(file), length)))
     }
 
     /// So many bytes of a file, from its position on.
     pub(crate) fn rest_of(file: File, length: u64) -> Self {
-        ResponseBody(Kind::File(file, length))
+        ResponseBody(Kind::File(Some(file), length))
     }
 
     /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end.
@@ -208,8 +210,67 @@ pub(crate) struct Written {
     pub(crate) length: u64,
     /// The body could not be read to its end.
     pub(crate) has_failed: bool,
-    /// Whether the connection may be used again.
+    /// Whether the connection may be used again, once the rest was sent.
     pub(crate) end: Result<bool, Failure>,
+    pub(crate) rest: Option<Rest>,
+}
+
+/// What a client has not taken yet of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    bytes: Cow<'static, [u8]>,
+    at: usize,
+    /// Behind them.
+    next: Cow<'static, [u8]>,
+    /// So many bytes of a file at last.
+    file: Option<(File, u64)>,
+    /// So many bytes were sent, and are the head's.
+    sent: u64,
+    head: u64,
+}
+
+impl Rest {
+    /// How many bytes of the body were sent.
+    pub(crate) fn length(&self) -> u64 {
+        self.sent.saturating_sub(self.head)
+    }
+
+    /// Send as much as the client takes at once. True if that is all.
+    pub(crate) fn send(&mut self, mut stream: &TcpStream) -> Result<bool, Failure> {
+        loop {
+            if self.at == self.bytes.len() && !self.next.is_empty() {
+                (self.bytes, self.at) = (mem::take(&mut self.next), 0);
+            }
+            let sent = match &mut self.file {
+                _ if self.at < self.bytes.len() => stream.write(&self.bytes[self.at..]),
+                None | Some((_, 0)) => return Ok(true),
+                Some((file, left)) => {
+                    (self.bytes, self.at) = (Cow::default(), 0);
+                    send_file(stream, file, *left)
+                }
+            };
+            match (sent, &mut self.file) {
+                (Err(error), _) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                (Err(error), _) if error.kind() == ErrorKind::Interrupted => {}
+                (Ok(count), _) if count > 0 && self.at < self.bytes.len() => {
+                    self.at += count;
+                    self.sent += count as u64;
+                }
+                (Ok(count), Some((_, left))) if count > 0 => {
+                    *left -= count as u64;
+                    self.sent += count as u64;
+                }
+                // The system does not send this file. Whether it or the client fails, a copy finds out.
+                (_, Some((file, left))) if self.bytes.is_empty() => {
+                    let mut piece = vec![0; (*left).min(PIECE as u64) as usize];
+                    file.read_exact(&mut piece).map_err(|_| Failure::Body)?;
+                    *left -= piece.len() as u64;
+                    self.bytes = piece.into();
+                }
+                _ => return Err(Failure::Client),
+            }
+        }
+    }
 }
 
 /// Why an answer is not whole.
@@ -253,6 +314,7 @@ pub(crate) fn write(
     let mut out = Out {
         bytes: OUT.take(),
         client,
+        rest: None,
     };
     out.bytes.clear();
     let write = || write_with(&mut out, answer, parts, body);
@@ -285,6 +347,7 @@ pub(crate) fn write(
         length: out.client.sent.saturating_sub(out.client.head),
         has_failed,
         end,
+        rest: out.rest,
     }
 }
 
@@ -292,6 +355,7 @@ pub(crate) fn write(
 struct Out<'a> {
     bytes: Vec<u8>,
     client: Sender<'a>,
+    rest: Option<Rest>,
 }
 
 impl Out<'_> {
@@ -365,29 +429,38 @@ fn write_with(
     let is_text = matches!(body.0, Kind::Bytes(_, true));
     let persists = write_head(&mut out.bytes, answer, parts, ending, is_text);
     out.client.head = out.bytes.len() as u64;
+    let mut rest = Rest::default();
     match &mut body.0 {
         _ if !has_body || answer.is_head => {}
         Kind::Upgrade(_) => {}
         Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => out.bytes.extend_from_slice(bytes),
-        Kind::Bytes(bytes, _) => {
-            out.flush()?;
-            out.client.write_all(bytes)?;
-        }
+        Kind::Bytes(bytes, _) => rest.next = mem::take(bytes),
         Kind::File(file, length) => {
             // Whether it can be read is known before anything is sent.
+            let mut file = file.take().ok_or(Failure::Body)?;
             let first = (*length).min(PIECE as u64);
-            out.read(file, first)?;
-            out.flush()?;
-            let mut left = *length - first;
-            if out.client.is_plain {
-                left = send_file(file, left, &mut out.client);
-            }
-            out.copy(file, left)?;
+            out.read(&mut file, first)?;
+            rest.file = Some((file, *length - first));
         }
         Kind::Reader(reader, Some(length)) => out.copy(reader, *length)?,
         Kind::Reader(reader, None) => out.copy_all(reader, ending == Ending::Chunks)?,
     }
-    out.flush()?;
+    if !out.client.is_plain || out.client.sent > 0 {
+        out.flush()?;
+        out.client.write_all(&rest.next)?;
+        if let Some((mut file, left)) = rest.file {
+            out.copy(&mut file, left)?;
+        }
+        return Ok(persists);
+    }
+    rest.head = out.client.head;
+    rest.bytes = mem::take(&mut out.bytes).into();
+    let outcome = rest.send(out.client.stream);
+    out.client.sent = rest.sent;
+    match outcome? {
+        true => out.bytes = rest.bytes.into_owned(),
+        false => out.rest = Some(rest),
+    }
     Ok(persists)
 }
 
@@ -454,31 +527,21 @@ fn write_head(
     persists
 }
 
-/// `sendfile` — Send so many bytes of a file, as far as the system does it for such a file. Returns how many are left. Whether the
-/// file or the client fails then, a copy finds out.
+/// `sendfile` — Send up to so many bytes of a file, as far as the system does it for such a file.
 #[cfg(target_os = "linux")]
-fn send_file(file: &File, length: u64, client: &mut Sender<'_>) -> u64 {
-    /// Between such parts the time is looked at.
-    const AT_ONCE: u64 = 1 << 20;
+fn send_file(stream: &TcpStream, file: &File, length: u64) -> io::Result<usize> {
+    /// The system sends no more at once.
+    const MOST: u64 = 1 << 30;
 
-    let mut left = length;
-    while left > 0 {
-        let most = left.min(AT_ONCE) as usize;
-        let send = |stream: &mut &TcpStream| Ok(rustix::fs::sendfile(stream, file, None, most)?);
-        match client.limited.send_with(send) {
-            Ok(0) => break,
-            Ok(count) => {
-                left -= count as u64;
-                client.sent += count as u64;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => break,
-        }
-    }
-    left
+    Ok(rustix::fs::sendfile(
+        stream,
+        file,
+        None,
+        length.min(MOST) as usize,
+    )?)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn send_file(_: &File, length: u64, _: &mut Sender<'_>) -> u64 {
-    length
+fn send_file(_: &TcpStream, _: &File, _: u64) -> io::Result<usize> {
+    Err(ErrorKind::Unsupported.into())
 }

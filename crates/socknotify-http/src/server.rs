@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
+use std::mem;
 #[cfg(unix)]
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -82,7 +83,7 @@ struct Counts {
 
 /// What a thread answers.
 #[derive(Default)]
-struct Running {
+pub(crate) struct Running {
     begun: Option<Instant>,
     /// The first line of the request.
     line: Vec<u8>,
@@ -101,6 +102,12 @@ pub(crate) struct Shared<F> {
     pub(crate) handler: F,
     pub(crate) limits: Limits,
     pub(crate) port: Arc<Port<Connection>>,
+    pub(crate) seen: Seen,
+}
+
+/// Counts answers, and logs them.
+#[derive(Clone)]
+pub(crate) struct Seen {
     counts: Arc<Counts>,
     log: Option<Arc<Log>>,
 }
@@ -301,12 +308,16 @@ impl Server {
             handler,
             limits,
             port: Arc::clone(&port),
-            counts,
-            log: log.clone(),
+            seen: Seen {
+                counts,
+                log: log.clone(),
+            },
         };
         let left = port.serve_detached(serving, move |worker, event| {
             connection::on_event(&shared, worker, event);
         })?;
+        // What is left is dropped, and logged.
+        drop(port.close());
         if let Some(log) = log {
             log.end();
         }
@@ -340,7 +351,7 @@ impl<F> Shared<F> {
         RUNNING.with(|running| {
             let running = running.get_or_init(|| {
                 let running = Arc::<Mutex<Running>>::default();
-                let mut all = lock(&self.counts.running);
+                let mut all = lock(&self.seen.counts.running);
                 all.retain(|it| it.strong_count() > 0);
                 all.push(Arc::downgrade(&running));
                 running
@@ -364,8 +375,19 @@ impl<F> Shared<F> {
         self.on_running(|running| running.begun = None);
     }
 
-    /// Count an answer, and log it.
+    /// The thread goes on to others.
+    pub(crate) fn leave(&self) -> Running {
+        self.on_running(mem::take)
+    }
+
     pub(crate) fn count(&self, written: &Written, peer: SocketAddr) {
+        self.on_running(|running| self.seen.count(written, peer, running));
+    }
+}
+
+impl Seen {
+    /// Count an answer, and log it.
+    pub(crate) fn count(&self, written: &Written, peer: SocketAddr, running: &Running) {
         let (status, length) = (written.status.as_u16(), written.length);
         let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
         add(&self.counts.answers[usize::from(status / 100).min(5)], 1);
@@ -383,11 +405,11 @@ impl<F> Shared<F> {
             " incomplete"
         };
         let (peer, now) = (peer.ip(), date::of_log());
-        log.add(self.on_running(|running| {
-            let took = running.begun.map_or(0.0, |it| it.elapsed().as_secs_f64());
-            let (line, took) = (running.line.escape_ascii(), took * 1000.0);
-            format!("{peer} - - [{now}] \"{line}\" {status} {length} {took:.3}{end}\n")
-        }));
+        let took = running.begun.map_or(0.0, |it| it.elapsed().as_secs_f64());
+        let (line, took) = (running.line.escape_ascii(), took * 1000.0);
+        log.add(format!(
+            "{peer} - - [{now}] \"{line}\" {status} {length} {took:.3}{end}\n"
+        ));
     }
 }
 

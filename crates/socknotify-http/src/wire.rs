@@ -68,6 +68,7 @@ impl Wire {
     pub(crate) fn sender(&mut self, end: Instant, stall: Duration) -> Sender<'_> {
         Sender {
             is_plain: self.is_plain(),
+            stream: &self.stream,
             limited: Limited::until(&self.stream, end).stall(stall),
             #[cfg(feature = "tls")]
             tls: self.tls.as_deref_mut(),
@@ -90,7 +91,8 @@ impl Wire {
 pub(crate) struct Sender<'a> {
     /// What is sent goes out as it is.
     pub(crate) is_plain: bool,
-    pub(crate) limited: Limited<&'a TcpStream>,
+    pub(crate) stream: &'a TcpStream,
+    limited: Limited<&'a TcpStream>,
     #[cfg(feature = "tls")]
     tls: Option<&'a mut ServerConnection>,
     /// So many bytes, and of the head of an answer.

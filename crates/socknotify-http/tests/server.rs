@@ -1336,6 +1336,81 @@ fn bodies_that_come_slowly_hold_no_thread() -> io::Result<()> {
     Ok(())
 }
 
+/// However many take their answers slowly, bytes or files: others are answered meanwhile, and then what they ask next.
+#[test]
+fn answers_that_are_taken_slowly_hold_no_thread() -> io::Result<()> {
+    const LENGTH: usize = 16 << 20;
+    let kept = Kept::default();
+    let file = tempfile::NamedTempFile::new()?;
+    file.as_file().set_len(LENGTH as u64)?;
+    let path = file.path().to_owned();
+    let server = server()
+        .serving(Serving::default().threads(2))
+        .log(kept.clone());
+    let mut running = Running::start(server, move |request| {
+        Response::new(match request.uri().path() {
+            "/bytes" => vec![0; LENGTH].into(),
+            "/file" => ResponseBody::file(std::fs::File::open(&path).expect("it is there"))
+                .expect("it has a length"),
+            _ => "next".into(),
+        })
+    });
+    let mut slow = Vec::new();
+    for number in 0..10 {
+        let mut client = running.client()?;
+        let path = ["bytes", "file"][number % 2];
+        client.send(format!(
+            "GET /{path} HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        ))?;
+        assert_eq!(client.head()?.status, 200);
+        slow.push(client);
+    }
+    for _ in 0..10 {
+        assert_eq!(running.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?.0, 200);
+    }
+    let mut bytes = vec![1; LENGTH];
+    for client in &mut slow {
+        client.0.read_exact(&mut bytes)?;
+        assert!(bytes.iter().all(|it| *it == 0));
+        assert_eq!(client.answer()?.text(), "next");
+    }
+    assert_eq!(running.handle.metrics().incomplete, 0);
+    drop(slow);
+    running.end(PATIENCE)?;
+    let kept = kept.text();
+    let long = |line: &&str| line.contains(&format!("\" 200 {LENGTH} "));
+    assert_eq!(kept.lines().filter(long).count(), 10, "{kept}");
+    Ok(())
+}
+
+/// It ends in its time, and says of each that it is not whole.
+#[test]
+fn an_end_cuts_off_answers_that_nobody_takes() -> io::Result<()> {
+    let kept = Kept::default();
+    let server = server().log(kept.clone());
+    let mut running = Running::start(server, |_| Response::new(vec![0; 64 << 20].into()));
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        let mut client = running.client()?;
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        client.head()?;
+        clients.push(client);
+    }
+    let begin = Instant::now();
+    running.end(Duration::from_millis(100))?;
+    assert!(begin.elapsed() < PATIENCE / 2);
+    let metrics = running.handle.metrics();
+    assert_eq!((metrics.incomplete, metrics.connections), (10, 0));
+    for client in &mut clients {
+        let received = io::copy(&mut client.0, &mut io::sink());
+        assert!(received.is_err() || received.is_ok_and(|it| it < 64 << 20));
+    }
+    let kept = kept.text();
+    let broken = kept.lines().filter(|line| line.ends_with(" incomplete"));
+    assert_eq!(broken.count(), 10, "{kept}");
+    Ok(())
+}
+
 /// A client that goes, or takes nothing, in the middle of an answer.
 #[test]
 fn an_answer_that_breaks_off_is_logged_as_such() -> io::Result<()> {

@@ -69,8 +69,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
 
-    /// Threads that serve, at most: as many as may run at once, and more while some block [default: 512; over HTTP 8192]. A
-    /// client that takes an answer slowly has one as long as it takes something: put a proxy in front where so many do
+    /// Threads that serve, at most: as many as may run at once, and more while some block [default: 512]
     #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
 
@@ -126,9 +125,6 @@ impl Arguments {
         None
     }
 }
-
-/// How many clients may take their answers slowly at once, over HTTP: each has a thread, with some 20 KiB.
-const SLOW_CLIENTS: u32 = 8192;
 
 /// A server that runs, for the threads beside it.
 #[derive(Clone)]
@@ -232,8 +228,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let (listener, mut bound) = Bound::bind(&arguments.listen, arguments.mode == Mode::UdpEcho)
         .map_err(|error| format!("listen on {}: {error}", arguments.listen))?;
     let mut serving = Serving::default().name("serve");
-    let slow_clients = arguments.mode.is_http().then_some(SLOW_CLIENTS);
-    if let Some(threads) = arguments.threads.or(slow_clients) {
+    if let Some(threads) = arguments.threads {
         serving = serving.threads(threads as usize);
     }
     // A disk may stand still: what is opened again is not waited for.
