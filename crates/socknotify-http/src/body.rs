@@ -1,7 +1,7 @@
 //! [`RequestBody`]: what a handler reads of a request.
 
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::mem;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -148,7 +148,7 @@ impl<'a> RequestBody<'a> {
         if mem::take(&mut self.must_ask) && self.wire.input.bytes().is_empty() {
             let end = self.end();
             let text = b"HTTP/1.1 100 Continue\r\n\r\n";
-            self.wire.sender(end, self.limits.stall).write_all(text)?;
+            self.wire.write_all(text, end, self.limits.stall)?;
         }
         Ok(())
     }

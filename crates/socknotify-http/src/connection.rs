@@ -16,8 +16,8 @@ use socknotify::owned::{
 use crate::body::{EARLY, RequestBody, is_whole};
 use crate::head::{self, Framing, Head};
 use crate::limits::Limits;
-use crate::response::{self, Answer, Failure, Rest, Upgraded, Written};
-use crate::server::{Running, Seen, Shared};
+use crate::response::{self, Answer, Sending, Stop, Upgraded};
+use crate::server::Shared;
 use crate::wire::{Wire, after, input};
 use crate::{Request, Response};
 
@@ -36,11 +36,20 @@ pub(crate) struct Connection {
     needed: usize,
     /// When the head that has begun is to be there.
     deadline: Option<Instant>,
-    /// The answer that it receives.
-    slow: Option<Box<Slow>>,
     /// The head is there: since when, and how long it is. And where the next chunk of its body begins.
     body: Option<(Instant, usize)>,
     chunk: usize,
+    /// An answer that the client has not taken yet: nothing is received before it has.
+    waiting: Option<Box<Waiting>>,
+}
+
+/// An answer that waits for its client, and what was asked for, since when.
+struct Waiting {
+    sending: Sending,
+    line: Vec<u8>,
+    begun: Instant,
+    /// What the client's system had not taken, when that was last looked at.
+    untaken: Option<u64>,
 }
 
 impl Source for Connection {
@@ -49,38 +58,17 @@ impl Source for Connection {
     }
 
     fn has_buffered(&self) -> bool {
-        self.slow.is_none() && (self.has_enough() || self.wire.has_more)
-    }
-}
-
-/// An answer that its client takes slowly. It is counted and logged when this is dropped.
-struct Slow {
-    rest: Rest,
-    /// Without an end: broken off.
-    written: Written,
-    persists: bool,
-    end: Instant,
-    /// What the client had not acknowledged when it was armed.
-    before: Option<u64>,
-    peer: SocketAddr,
-    running: Running,
-    seen: Seen,
-}
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        self.written.length = self.rest.length();
-        self.seen.count(&self.written, self.peer, &self.running);
+        self.has_enough() || self.wire.has_more
     }
 }
 
 /// What comes next on a connection.
 enum Next {
-    /// Room for the rest of an answer.
-    Room,
     /// The rest of a request.
     Rest,
     Request,
+    /// The rest of an answer is to be sent.
+    Send,
     /// The last answer was sent.
     Close,
     /// There is nobody, or nobody who understands.
@@ -97,9 +85,9 @@ impl Connection {
             peer,
             needed: 0,
             deadline: None,
-            slow: None,
             body: None,
             chunk: 0,
+            waiting: None,
         }
     }
 
@@ -108,9 +96,13 @@ impl Connection {
         length > 0 && length >= self.needed
     }
 
-    /// What to wait for, if a request has begun.
+    /// What to wait for, if a request or an answer has begun.
     fn interest(&mut self, limits: &Limits) -> Interest {
         let now = Instant::now();
+        if let Some(waiting) = &mut self.waiting {
+            waiting.untaken = unacknowledged(&self.wire.stream);
+            return Interest::OUT.until(waiting.sending.end.min(after(now, limits.stall)));
+        }
         Interest::IN.until(match self.body {
             Some((since, head)) => {
                 let received = self.wire.input.bytes().len() - head;
@@ -126,15 +118,9 @@ impl Connection {
     where
         F: Fn(&mut Request<'_>) -> Response,
     {
-        if let Some(slow) = &mut self.slow {
-            match slow.rest.send(&self.wire.stream) {
-                Ok(false) => return Next::Room,
-                outcome => {
-                    slow.written.has_failed = matches!(outcome, Err(Failure::Body));
-                    slow.written.end = outcome.map(|_| slow.persists);
-                }
-            }
-            return self.next();
+        if let Some(waiting) = self.waiting.take() {
+            shared.begin(&waiting.line, waiting.begun);
+            return self.go_on(waiting.sending, shared);
         }
         if !self.has_enough() {
             if self.wire.input.bytes().is_empty() {
@@ -175,47 +161,16 @@ impl Connection {
                     head::reuse(head.parts.headers);
                     return Next::Rest;
                 }
-                shared.begin(bytes);
+                shared.begin(bytes, Instant::now());
                 self.wire.input.take(length);
                 (self.needed, self.deadline, self.body, self.chunk) = (0, None, None, 0);
                 self.answer(head, shared)
             }
             Err(status) => {
-                shared.begin(bytes);
+                shared.begin(bytes, Instant::now());
                 self.refuse(status, false, shared)
             }
         }
-    }
-
-    /// What follows on an answer that was slow.
-    fn next(&mut self) -> Next {
-        let end = self.slow.as_ref().map(|slow| &slow.written.end);
-        let next = match end {
-            Some(Ok(true)) => Next::Request,
-            Some(Ok(false) | Err(Failure::Body)) => Next::Close,
-            _ => Next::Drop,
-        };
-        self.slow = None;
-        next
-    }
-
-    /// What to wait for, to send the rest of an answer.
-    fn room(&mut self, limits: &Limits) -> Interest {
-        let end = after(Instant::now(), limits.stall);
-        let before = unacknowledged(self);
-        let end = self.slow.as_mut().map_or(end, |slow| {
-            slow.before = before;
-            end.min(slow.end)
-        });
-        Interest::OUT.until(end)
-    }
-
-    /// Whether the client has taken something, in time, since it was armed for room.
-    fn has_progressed(&self) -> bool {
-        self.slow.as_ref().is_some_and(|slow| {
-            let now = unacknowledged(self);
-            Instant::now() < slow.end && now.is_some() && now < slow.before
-        })
     }
 
     /// Say what is wrong, for the last time.
@@ -226,8 +181,7 @@ impl Connection {
             persists: false,
             now: Instant::now(),
         };
-        let response = response::error(status);
-        self.send(response, answer, shared)
+        self.send(response::error(status), answer, shared)
     }
 
     fn answer<F>(&mut self, head: Head, shared: &Shared<F>) -> Next
@@ -281,34 +235,50 @@ impl Connection {
         self.send(response, answer, shared)
     }
 
-    /// Write an answer, count and log it.
     fn send<F>(&mut self, response: Response, answer: Answer, shared: &Shared<F>) -> Next {
-        let (parts, mut body) = response.into_parts();
         let end = after(answer.now, shared.limits.answer_time);
-        let client = self.wire.sender(end, shared.limits.stall);
-        let mut written = response::write(client, answer, &parts, &mut body);
-        if let Some(rest) = written.rest.take() {
-            let persists = matches!(written.end, Ok(true));
-            written.end = Err(Failure::Client);
-            self.slow = Some(Box::new(Slow {
-                rest,
-                written,
-                persists,
-                end,
-                before: None,
-                peer: self.peer,
-                running: shared.leave(),
-                seen: shared.seen.clone(),
+        self.go_on(Sending::new(response, answer, end), shared)
+    }
+
+    /// Send what the client has room for. At the end, count and log it.
+    fn go_on<F>(&mut self, mut sending: Sending, shared: &Shared<F>) -> Next {
+        let sent = sending.go_on(&mut self.wire);
+        if let Err(Stop::Full) = sent {
+            let (line, begun) = shared.line();
+            self.waiting = Some(Box::new(Waiting {
+                sending,
+                line,
+                begun,
+                untaken: None,
             }));
-            return Next::Room;
+            return Next::Send;
         }
-        shared.count(&written, self.peer);
-        match (written.end, body.into_upgrade()) {
-            (Ok(_), Some(call)) => Next::Upgrade(call),
-            (Ok(true), None) => Next::Request,
-            (Ok(false) | Err(Failure::Body), _) => Next::Close,
-            (Err(Failure::Client), _) => Next::Drop,
+        shared.count(&sending, sent.is_ok(), self.peer);
+        let persists = sending.answer.persists;
+        match (sent, sending.into_upgrade()) {
+            (Ok(()), Some(call)) => Next::Upgrade(call),
+            (Ok(()), None) if persists => Next::Request,
+            (Ok(()) | Err(Stop::Body), _) => Next::Close,
+            (Err(_), _) => Next::Drop,
         }
+    }
+
+    /// Whether the client has taken something of its answer since it was armed. Where the system does not tell, it has not.
+    fn has_taken(&self) -> bool {
+        let untaken = unacknowledged(&self.wire.stream);
+        self.waiting.as_ref().is_some_and(|it| {
+            Instant::now() < it.sending.end && untaken.is_some() && untaken < it.untaken
+        })
+    }
+
+    /// Count and log the answer that waits, if there is one: it is not sent any more.
+    pub(crate) fn give_up<F>(&mut self, shared: &Shared<F>) -> bool {
+        let Some(waiting) = self.waiting.take() else {
+            return false;
+        };
+        shared.begin(&waiting.line, waiting.begun);
+        shared.count(&waiting.sending, false, self.peer);
+        true
     }
 }
 
@@ -335,23 +305,24 @@ pub(crate) fn on_event<F>(
             let next = connection.serve(readiness, shared);
             (held, next)
         }
-        Event::Draining(held) => {
-            let next = match (&held.slow, held.needed) {
-                (Some(_), _) => Next::Room,
-                (None, 0) => Next::Request,
-                _ => Next::Rest,
+        // What it has sent is answered; if there is nothing, its time is over at once.
+        Event::Draining(mut held) => {
+            let interest = match held.needed {
+                0 if held.waiting.is_none() => Interest::IN.until(Instant::now()),
+                _ => held.interest(limits),
             };
-            (held, next)
+            return worker.arm(held, interest);
         }
         Event::TimedOut(mut held) => {
-            let next = match held.wire.input.bytes() {
-                _ if held.has_progressed() => Next::Room,
-                _ if held.slow.is_some() => held.next(),
-                [] => Next::Close,
-                bytes => {
-                    shared.begin(bytes);
-                    held.refuse(StatusCode::REQUEST_TIMEOUT, false, shared)
-                }
+            let next = if held.has_taken() {
+                Next::Send
+            } else if held.give_up(shared) {
+                Next::Drop
+            } else if held.wire.input.bytes().is_empty() {
+                Next::Close
+            } else {
+                shared.begin(held.wire.input.bytes(), Instant::now());
+                held.refuse(StatusCode::REQUEST_TIMEOUT, false, shared)
             };
             (held, next)
         }
@@ -359,25 +330,20 @@ pub(crate) fn on_event<F>(
         _ => return,
     };
     match next {
-        Next::Room => {
-            let interest = held.room(limits);
-            worker.arm(held, interest);
-        }
-        Next::Rest => {
-            let interest = held.interest(limits);
-            worker.arm(held, interest);
-        }
-        Next::Request => {
+        Next::Rest | Next::Request | Next::Send => {
             if held.wire.input.bytes().is_empty() {
-                SPARE.set(Some(mem::replace(
-                    &mut held.wire.input,
-                    input(&shared.limits),
-                )));
+                let input = mem::replace(&mut held.wire.input, input(limits));
+                SPARE.set(Some(input));
             }
-            // At the end, what it has sent is answered; if there is nothing, its time is over at once.
-            let is_last = shared.port.is_draining();
-            let time = if is_last { Duration::ZERO } else { limits.idle };
-            worker.arm(held, Interest::IN.within(time));
+            let interest = match next {
+                // It may have been told to end while it was sent an answer.
+                Next::Request if shared.port.is_draining() && !held.has_buffered() => {
+                    Interest::IN.until(Instant::now())
+                }
+                Next::Request => Interest::IN.within(limits.idle),
+                _ => held.interest(limits),
+            };
+            worker.arm(held, interest);
         }
         Next::Close => {
             #[cfg(feature = "tls")]

@@ -100,14 +100,15 @@ impl Limits {
         self
     }
 
-    /// How long a client may take to receive an answer. Ten minutes by default. Then the connection is closed.
+    /// How long a client may take to receive an answer. Ten minutes by default. Then the connection is closed. It holds no thread
+    /// meanwhile, but the answer's body.
     pub const fn answer_time(mut self, time: Duration) -> Self {
         self.answer_time = time;
         self
     }
 
     /// How long a client may send nothing of a body. Thirty seconds by default. One that takes nothing of an answer for so long is
-    /// given up, as [`Limited`](socknotify::owned::Limited) finds out.
+    /// given up, as with [`Limited`](socknotify::owned::Limited): one that takes a little is not, where the system tells.
     pub const fn stall(mut self, time: Duration) -> Self {
         self.stall = time;
         self

@@ -1,7 +1,7 @@
 //! [`ResponseBody`], and how an answer is written.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ use http::{StatusCode, Version};
 use crate::Response;
 use crate::date;
 use crate::head::lists;
-use crate::wire::Sender;
+use crate::wire::Wire;
 
 /// Bytes of up to this many go out with their head, in one call.
 const TOGETHER: usize = 64 << 10;
@@ -47,8 +47,7 @@ pub struct ResponseBody(Kind);
 
 enum Kind {
     Bytes(Cow<'static, [u8]>, bool),
-    /// Until it is sent.
-    File(Option<File>, u64),
+    File(File, u64),
     Reader(Box<dyn Read + Send>, Option<u64>),
     Upgrade(Box<dyn FnOnce(Upgraded) + Send>),
 }
@@ -79,7 +78,7 @@ impl ResponseBody {
     pub fn file(mut file: File) -> io::Result<Self> {
         let from = file.stream_position()?;
         let length = file.metadata()?.len().saturating_sub(from);
-        Ok(ResponseBody(Kind::File(Some(file), length)))
+        Ok(ResponseBody(Kind::File(file, length)))
     }
 
     /// A part of a file.
@@ -93,12 +92,12 @@ impl ResponseBody {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         file.seek(SeekFrom::Start(from))?;
-        Ok(ResponseBody(Kind::File(Some(file), length)))
+        Ok(ResponseBody(Kind::File(file, length)))
     }
 
     /// So many bytes of a file, from its position on.
     pub(crate) fn rest_of(file: File, length: u64) -> Self {
-        ResponseBody(Kind::File(Some(file), length))
+        ResponseBody(Kind::File(file, length))
     }
 
     /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end.
@@ -137,13 +136,6 @@ impl ResponseBody {
 
     pub(crate) fn is_upgrade(&self) -> bool {
         matches!(self.0, Kind::Upgrade(_))
-    }
-
-    pub(crate) fn into_upgrade(self) -> Option<Box<dyn FnOnce(Upgraded) + Send>> {
-        match self.0 {
-            Kind::Upgrade(call) => Some(call),
-            _ => None,
-        }
     }
 }
 
@@ -203,89 +195,24 @@ pub(crate) struct Answer {
     pub(crate) now: Instant,
 }
 
-/// What was written.
+/// Why sending does not go on.
 #[derive(Debug)]
-pub(crate) struct Written {
-    pub(crate) status: StatusCode,
-    pub(crate) length: u64,
-    /// The body could not be read to its end.
-    pub(crate) has_failed: bool,
-    /// Whether the connection may be used again, once the rest was sent.
-    pub(crate) end: Result<bool, Failure>,
-    pub(crate) rest: Option<Rest>,
-}
-
-/// What a client has not taken yet of an answer.
-#[derive(Debug, Default)]
-pub(crate) struct Rest {
-    bytes: Cow<'static, [u8]>,
-    at: usize,
-    /// Behind them.
-    next: Cow<'static, [u8]>,
-    /// So many bytes of a file at last.
-    file: Option<(File, u64)>,
-    /// So many bytes were sent, and are the head's.
-    sent: u64,
-    head: u64,
-}
-
-impl Rest {
-    /// How many bytes of the body were sent.
-    pub(crate) fn length(&self) -> u64 {
-        self.sent.saturating_sub(self.head)
-    }
-
-    /// Send as much as the client takes at once. True if that is all.
-    pub(crate) fn send(&mut self, mut stream: &TcpStream) -> Result<bool, Failure> {
-        loop {
-            if self.at == self.bytes.len() && !self.next.is_empty() {
-                (self.bytes, self.at) = (mem::take(&mut self.next), 0);
-            }
-            let sent = match &mut self.file {
-                _ if self.at < self.bytes.len() => stream.write(&self.bytes[self.at..]),
-                None | Some((_, 0)) => return Ok(true),
-                Some((file, left)) => {
-                    (self.bytes, self.at) = (Cow::default(), 0);
-                    send_file(stream, file, *left)
-                }
-            };
-            match (sent, &mut self.file) {
-                (Err(error), _) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                (Err(error), _) if error.kind() == ErrorKind::Interrupted => {}
-                (Ok(count), _) if count > 0 && self.at < self.bytes.len() => {
-                    self.at += count;
-                    self.sent += count as u64;
-                }
-                (Ok(count), Some((_, left))) if count > 0 => {
-                    *left -= count as u64;
-                    self.sent += count as u64;
-                }
-                // The system does not send this file. Whether it or the client fails, a copy finds out.
-                (_, Some((file, left))) if self.bytes.is_empty() => {
-                    let mut piece = vec![0; (*left).min(PIECE as u64) as usize];
-                    file.read_exact(&mut piece).map_err(|_| Failure::Body)?;
-                    *left -= piece.len() as u64;
-                    self.bytes = piece.into();
-                }
-                _ => return Err(Failure::Client),
-            }
-        }
-    }
-}
-
-/// Why an answer is not whole.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The client has gone, or receives nothing.
+pub(crate) enum Stop {
+    /// The client has no room for more now, or a signal has ended a call.
+    Full,
+    /// The client has gone, or its time is over.
     Client,
     /// The body cannot be read.
     Body,
 }
 
 /// Of the client's stream.
-impl From<io::Error> for Failure {
-    fn from(_: io::Error) -> Self {
-        Failure::Client
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => Stop::Full,
+            _ => Stop::Client,
+        }
     }
 }
 
@@ -299,169 +226,200 @@ enum Ending {
 }
 
 thread_local! {
-    static OUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Memory for what is sent next on this thread.
+    static OUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Write an answer to a client.
-///
-/// If its body fails before anything was sent, the client is told that. A reader may also panic.
-pub(crate) fn write(
-    client: Sender<'_>,
-    answer: Answer,
-    parts: &Parts,
-    body: &mut ResponseBody,
-) -> Written {
-    let mut out = Out {
-        bytes: OUT.take(),
-        client,
-        rest: None,
-    };
-    out.bytes.clear();
-    let write = || write_with(&mut out, answer, parts, body);
-    let written = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|panic| {
-        // To drop what it carries may panic as well.
-        std::mem::forget(panic);
-        Err(Failure::Body)
-    });
-    let has_failed = matches!(written, Err(Failure::Body));
-    let (status, end) = match written {
-        _ if has_failed && out.client.sent == 0 => {
-            out.bytes.clear();
-            let (parts, mut body) = error(StatusCode::INTERNAL_SERVER_ERROR).into_parts();
-            let answer = Answer {
-                persists: false,
-                ..answer
-            };
-            (
-                parts.status,
-                write_with(&mut out, answer, &parts, &mut body),
-            )
+/// An answer on its way to its client. It waits for nobody, and goes on where it stopped.
+pub(crate) struct Sending {
+    /// Whether the connection may be used again, and more.
+    pub(crate) answer: Answer,
+    pub(crate) parts: Parts,
+    /// What of its body is not in `bytes` yet. It is left out if `is_bare`.
+    body: ResponseBody,
+    is_bare: bool,
+    ending: Ending,
+    /// What goes next, and how much of it went.
+    bytes: Cow<'static, [u8]>,
+    gone: usize,
+    /// When it has to be sent.
+    pub(crate) end: Instant,
+    /// How many bytes went, and how many of them are the head's.
+    sent: u64,
+    head: u64,
+    /// The body could not be read to its end.
+    pub(crate) has_failed: bool,
+}
+
+impl Sending {
+    pub(crate) fn new(response: Response, answer: Answer, end: Instant) -> Self {
+        let (parts, body) = response.into_parts();
+        let mut sending = Sending {
+            answer,
+            parts,
+            body,
+            is_bare: false,
+            ending: Ending::None,
+            bytes: Cow::Owned(OUT.take()),
+            gone: 0,
+            end,
+            sent: 0,
+            head: 0,
+            has_failed: false,
+        };
+        sending.begin();
+        sending
+    }
+
+    /// How much of the body was sent.
+    pub(crate) fn length(&self) -> u64 {
+        self.sent.saturating_sub(self.head)
+    }
+
+    /// At its end. Keeps its memory, and returns what comes next if it is another protocol.
+    pub(crate) fn into_upgrade(self) -> Option<Box<dyn FnOnce(Upgraded) + Send>> {
+        keep(self.bytes);
+        match self.body.0 {
+            Kind::Upgrade(call) => Some(call),
+            _ => None,
         }
-        written => (parts.status, written),
-    };
-    if out.bytes.capacity() <= 2 * TOGETHER {
-        OUT.set(out.bytes);
-    }
-    Written {
-        status,
-        length: out.client.sent.saturating_sub(out.client.head),
-        has_failed,
-        end,
-        rest: out.rest,
-    }
-}
-
-/// What goes to a client.
-struct Out<'a> {
-    bytes: Vec<u8>,
-    client: Sender<'a>,
-    rest: Option<Rest>,
-}
-
-impl Out<'_> {
-    fn flush(&mut self) -> Result<(), Failure> {
-        self.client.write_all(&self.bytes)?;
-        self.bytes.clear();
-        Ok(())
     }
 
-    /// Send so many bytes of a reader, those that are there before them.
-    fn copy(&mut self, reader: &mut impl Read, length: u64) -> Result<(), Failure> {
-        let mut left = length;
-        while left > 0 {
-            let piece = left.min(PIECE as u64);
-            self.read(reader, piece)?;
-            self.flush()?;
-            left -= piece;
-        }
-        Ok(())
-    }
-
-    /// Append so many bytes of a reader.
-    fn read(&mut self, reader: &mut impl Read, length: u64) -> Result<(), Failure> {
-        let begin = self.bytes.len();
-        self.bytes.resize(begin + length as usize, 0);
-        let read = reader.read_exact(&mut self.bytes[begin..]);
-        read.map_err(|_| Failure::Body)
-    }
-
-    /// Send all that a reader returns, as it comes.
-    fn copy_all(&mut self, reader: &mut impl Read, is_chunked: bool) -> Result<(), Failure> {
-        let mut piece = vec![0; PIECE];
+    /// Send as much as the client has room for.
+    ///
+    /// If the body fails before anything was sent, the client is told that. A reader may also panic.
+    pub(crate) fn go_on(&mut self, wire: &mut Wire) -> Result<(), Stop> {
         loop {
-            let count = match reader.read(&mut piece) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                count => count.map_err(|_| Failure::Body)?,
-            };
-            if is_chunked {
-                // Memory takes everything. The last chunk is empty.
-                let _ = write!(self.bytes, "{count:x}\r\n");
+            let sent = catch_unwind(AssertUnwindSafe(|| self.send(wire)));
+            let sent = sent.unwrap_or_else(|panic| {
+                // To drop what it carries may panic as well.
+                mem::forget(panic);
+                Err(Stop::Body)
+            });
+            let has_failed = matches!(sent, Err(Stop::Body));
+            self.has_failed |= has_failed;
+            if !has_failed || self.sent > 0 {
+                return sent;
             }
-            self.bytes.extend_from_slice(&piece[..count]);
-            if is_chunked {
-                self.bytes.extend_from_slice(b"\r\n");
+            (self.parts, self.body) = error(StatusCode::INTERNAL_SERVER_ERROR).into_parts();
+            self.answer.persists = false;
+            self.begin();
+        }
+    }
+
+    /// Put the head in place.
+    fn begin(&mut self) {
+        let status = self.parts.status;
+        let has_body = !(status.is_informational()
+            || status == StatusCode::NO_CONTENT
+            || status == StatusCode::NOT_MODIFIED);
+        self.is_bare = !has_body || self.answer.is_head;
+        self.ending = match self.body.length() {
+            _ if !has_body => Ending::None,
+            Some(length) => Ending::Length(length),
+            None if self.answer.version == Version::HTTP_11 => Ending::Chunks,
+            None => Ending::Close,
+        };
+        let is_text = matches!(self.body.0, Kind::Bytes(_, true));
+        let out = self.bytes.to_mut();
+        out.clear();
+        self.answer.persists = write_head(out, self.answer, &self.parts, self.ending, is_text);
+        self.head = out.len() as u64;
+    }
+
+    fn send(&mut self, wire: &mut Wire) -> Result<(), Stop> {
+        // Whether the body can be read is known before anything is sent.
+        if self.sent == 0 && self.bytes.len() as u64 == self.head {
+            self.fill()?;
+        }
+        loop {
+            while self.gone < self.bytes.len() || wire.has_unsent() {
+                let count = wire.send(&self.bytes[self.gone..])?;
+                self.gone += count;
+                self.sent += count as u64;
             }
-            if count == 0 {
+            self.gone = 0;
+            match &mut self.bytes {
+                Cow::Owned(bytes) => bytes.clear(),
+                Cow::Borrowed(bytes) => *bytes = b"",
+            }
+            if let (Kind::File(file, left), false) = (&mut self.body.0, self.is_bare) {
+                if wire.is_plain() {
+                    send_file(file, left, &wire.stream, self.end, &mut self.sent)?;
+                }
+            }
+            self.fill()?;
+            if self.bytes.is_empty() {
                 return Ok(());
             }
-            self.flush()?;
+            if Instant::now() >= self.end {
+                return Err(Stop::Client);
+            }
+        }
+    }
+
+    /// Add what comes next of the body: nothing at its end.
+    fn fill(&mut self) -> Result<(), Stop> {
+        if self.is_bare {
+            return Ok(());
+        }
+        match &mut self.body.0 {
+            Kind::Upgrade(_) => {}
+            // At its end, and if it is long and behind the head.
+            Kind::Bytes(bytes, _) if bytes.is_empty() => {}
+            Kind::Bytes(bytes, _) if self.bytes.is_empty() => {
+                keep(mem::replace(&mut self.bytes, mem::take(bytes)));
+            }
+            Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => {
+                self.bytes.to_mut().extend_from_slice(&mem::take(bytes));
+            }
+            Kind::Bytes(..) => {}
+            Kind::File(file, left) => read_piece(file, left, self.bytes.to_mut())?,
+            Kind::Reader(reader, Some(left)) => read_piece(reader, left, self.bytes.to_mut())?,
+            Kind::Reader(reader, None) => {
+                let out = self.bytes.to_mut();
+                let mut piece = vec![0; PIECE];
+                let count = loop {
+                    match reader.read(&mut piece) {
+                        Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                        count => break count.map_err(|_| Stop::Body)?,
+                    }
+                };
+                let piece = &piece[..count];
+                if self.ending == Ending::Chunks {
+                    // Memory takes everything. The last chunk is empty.
+                    let _ = write!(out, "{count:x}\r\n");
+                    out.extend_from_slice(piece);
+                    out.extend_from_slice(b"\r\n");
+                } else {
+                    out.extend_from_slice(piece);
+                }
+                self.is_bare = count == 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// For the next answer of this thread.
+fn keep(bytes: Cow<'static, [u8]>) {
+    if let Cow::Owned(bytes) = bytes {
+        if bytes.capacity() <= 2 * TOGETHER {
+            OUT.set(bytes);
         }
     }
 }
 
-/// True if the connection may be used again.
-fn write_with(
-    out: &mut Out<'_>,
-    answer: Answer,
-    parts: &Parts,
-    body: &mut ResponseBody,
-) -> Result<bool, Failure> {
-    let status = parts.status;
-    let has_body = !(status.is_informational()
-        || status == StatusCode::NO_CONTENT
-        || status == StatusCode::NOT_MODIFIED);
-    let ending = match body.length() {
-        _ if !has_body => Ending::None,
-        Some(length) => Ending::Length(length),
-        None if answer.version == Version::HTTP_11 => Ending::Chunks,
-        None => Ending::Close,
-    };
-    let is_text = matches!(body.0, Kind::Bytes(_, true));
-    let persists = write_head(&mut out.bytes, answer, parts, ending, is_text);
-    out.client.head = out.bytes.len() as u64;
-    let mut rest = Rest::default();
-    match &mut body.0 {
-        _ if !has_body || answer.is_head => {}
-        Kind::Upgrade(_) => {}
-        Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => out.bytes.extend_from_slice(bytes),
-        Kind::Bytes(bytes, _) => rest.next = mem::take(bytes),
-        Kind::File(file, length) => {
-            // Whether it can be read is known before anything is sent.
-            let mut file = file.take().ok_or(Failure::Body)?;
-            let first = (*length).min(PIECE as u64);
-            out.read(&mut file, first)?;
-            rest.file = Some((file, *length - first));
-        }
-        Kind::Reader(reader, Some(length)) => out.copy(reader, *length)?,
-        Kind::Reader(reader, None) => out.copy_all(reader, ending == Ending::Chunks)?,
+/// Append the next of so many bytes of a reader.
+fn read_piece(reader: &mut impl Read, left: &mut u64, out: &mut Vec<u8>) -> Result<(), Stop> {
+    let piece = (*left).min(PIECE as u64);
+    let begin = out.len();
+    out.resize(begin + piece as usize, 0);
+    if reader.read_exact(&mut out[begin..]).is_err() {
+        return Err(Stop::Body);
     }
-    if !out.client.is_plain || out.client.sent > 0 {
-        out.flush()?;
-        out.client.write_all(&rest.next)?;
-        if let Some((mut file, left)) = rest.file {
-            out.copy(&mut file, left)?;
-        }
-        return Ok(persists);
-    }
-    rest.head = out.client.head;
-    rest.bytes = mem::take(&mut out.bytes).into();
-    let outcome = rest.send(out.client.stream);
-    out.client.sent = rest.sent;
-    match outcome? {
-        true => out.bytes = rest.bytes.into_owned(),
-        false => out.rest = Some(rest),
-    }
-    Ok(persists)
+    *left -= piece;
+    Ok(())
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -527,21 +485,39 @@ fn write_head(
     persists
 }
 
-/// `sendfile` — Send up to so many bytes of a file, as far as the system does it for such a file.
+/// `sendfile` — Send the next of so many bytes of a file, as far as the system does it for such a file. Whether the file or the
+/// client fails, a copy finds out.
 #[cfg(target_os = "linux")]
-fn send_file(stream: &TcpStream, file: &File, length: u64) -> io::Result<usize> {
-    /// The system sends no more at once.
-    const MOST: u64 = 1 << 30;
+fn send_file(
+    file: &File,
+    left: &mut u64,
+    stream: &TcpStream,
+    end: Instant,
+    sent: &mut u64,
+) -> Result<(), Stop> {
+    use rustix::io::Errno;
 
-    Ok(rustix::fs::sendfile(
-        stream,
-        file,
-        None,
-        length.min(MOST) as usize,
-    )?)
+    /// Between such parts the time is looked at.
+    const AT_ONCE: u64 = 1 << 20;
+
+    while *left > 0 {
+        if Instant::now() >= end {
+            return Err(Stop::Client);
+        }
+        let most = (*left).min(AT_ONCE) as usize;
+        match rustix::fs::sendfile(stream, file, None, most) {
+            Err(Errno::AGAIN | Errno::INTR) => return Err(Stop::Full),
+            Ok(0) | Err(_) => break,
+            Ok(count) => {
+                *left -= count as u64;
+                *sent += count as u64;
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn send_file(_: &TcpStream, _: &File, _: u64) -> io::Result<usize> {
-    Err(ErrorKind::Unsupported.into())
+fn send_file(_: &File, _: &mut u64, _: &TcpStream, _: Instant, _: &mut u64) -> Result<(), Stop> {
+    Ok(())
 }

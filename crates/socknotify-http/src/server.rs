@@ -3,7 +3,6 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
-use std::mem;
 #[cfg(unix)]
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -20,7 +19,7 @@ use crate::connection::{self, Connection};
 use crate::date;
 use crate::limits::Limits;
 use crate::log::Log;
-use crate::response::Written;
+use crate::response::Sending;
 use crate::signals::{SERVERS, on_signals};
 use crate::wire::Wire;
 use crate::{Request, Response};
@@ -83,7 +82,7 @@ struct Counts {
 
 /// What a thread answers.
 #[derive(Default)]
-pub(crate) struct Running {
+struct Running {
     begun: Option<Instant>,
     /// The first line of the request.
     line: Vec<u8>,
@@ -102,12 +101,6 @@ pub(crate) struct Shared<F> {
     pub(crate) handler: F,
     pub(crate) limits: Limits,
     pub(crate) port: Arc<Port<Connection>>,
-    pub(crate) seen: Seen,
-}
-
-/// Counts answers, and logs them.
-#[derive(Clone)]
-pub(crate) struct Seen {
     counts: Arc<Counts>,
     log: Option<Arc<Log>>,
 }
@@ -304,21 +297,21 @@ impl Server {
             Err(_) if port.is_draining() => return Ok(()),
             listened => listened?,
         };
-        let shared = Shared {
+        let shared = Arc::new(Shared {
             handler,
             limits,
             port: Arc::clone(&port),
-            seen: Seen {
-                counts,
-                log: log.clone(),
-            },
-        };
+            counts,
+            log,
+        });
+        let serves = Arc::clone(&shared);
         let left = port.serve_detached(serving, move |worker, event| {
-            connection::on_event(&shared, worker, event);
+            connection::on_event(&serves, worker, event);
         })?;
-        // What is left is dropped, and logged.
-        drop(port.close());
-        if let Some(log) = log {
+        for mut connection in port.close() {
+            connection.give_up(&shared);
+        }
+        if let Some(log) = &shared.log {
             log.end();
         }
         if !left.is_empty() {
@@ -351,7 +344,7 @@ impl<F> Shared<F> {
         RUNNING.with(|running| {
             let running = running.get_or_init(|| {
                 let running = Arc::<Mutex<Running>>::default();
-                let mut all = lock(&self.seen.counts.running);
+                let mut all = lock(&self.counts.running);
                 all.retain(|it| it.strong_count() > 0);
                 all.push(Arc::downgrade(&running));
                 running
@@ -360,12 +353,12 @@ impl<F> Shared<F> {
         })
     }
 
-    /// This thread answers the request that begins with these bytes.
-    pub(crate) fn begin(&self, bytes: &[u8]) {
+    /// This thread answers the request that begins with these bytes, and has been for so long.
+    pub(crate) fn begin(&self, bytes: &[u8], since: Instant) {
         let bytes = bytes.trim_ascii_start();
         let length = memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
         self.on_running(|running| {
-            running.begun = Some(Instant::now());
+            running.begun = Some(since);
             running.line.clear();
             running.line.extend_from_slice(&bytes[..length]);
         });
@@ -375,41 +368,31 @@ impl<F> Shared<F> {
         self.on_running(|running| running.begun = None);
     }
 
-    /// The thread goes on to others.
-    pub(crate) fn leave(&self) -> Running {
-        self.on_running(mem::take)
+    /// The request that this thread answers, for another one that goes on with it.
+    pub(crate) fn line(&self) -> (Vec<u8>, Instant) {
+        self.on_running(|it| (it.line.clone(), it.begun.unwrap_or_else(Instant::now)))
     }
 
-    pub(crate) fn count(&self, written: &Written, peer: SocketAddr) {
-        self.on_running(|running| self.seen.count(written, peer, running));
-    }
-}
-
-impl Seen {
     /// Count an answer, and log it.
-    pub(crate) fn count(&self, written: &Written, peer: SocketAddr, running: &Running) {
-        let (status, length) = (written.status.as_u16(), written.length);
+    pub(crate) fn count(&self, sent: &Sending, is_whole: bool, peer: SocketAddr) {
+        let (status, length) = (sent.parts.status.as_u16(), sent.length());
         let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
         add(&self.counts.answers[usize::from(status / 100).min(5)], 1);
         add(&self.counts.sent, length);
-        if written.has_failed {
+        if sent.has_failed {
             add(&self.counts.failed, 1);
         }
-        if written.end.is_err() {
+        if !is_whole {
             add(&self.counts.incomplete, 1);
         }
         let Some(log) = &self.log else { return };
-        let end = if written.end.is_ok() {
-            ""
-        } else {
-            " incomplete"
-        };
+        let end = if is_whole { "" } else { " incomplete" };
         let (peer, now) = (peer.ip(), date::of_log());
-        let took = running.begun.map_or(0.0, |it| it.elapsed().as_secs_f64());
-        let (line, took) = (running.line.escape_ascii(), took * 1000.0);
-        log.add(format!(
-            "{peer} - - [{now}] \"{line}\" {status} {length} {took:.3}{end}\n"
-        ));
+        log.add(self.on_running(|running| {
+            let took = running.begun.map_or(0.0, |it| it.elapsed().as_secs_f64());
+            let (line, took) = (running.line.escape_ascii(), took * 1000.0);
+            format!("{peer} - - [{now}] \"{line}\" {status} {length} {took:.3}{end}\n")
+        }));
     }
 }
 

@@ -64,17 +64,40 @@ impl Wire {
         self.input.receive(socket)
     }
 
-    /// To send until `end`, to a client that takes something within `stall`.
-    pub(crate) fn sender(&mut self, end: Instant, stall: Duration) -> Sender<'_> {
-        Sender {
-            is_plain: self.is_plain(),
-            stream: &self.stream,
-            limited: Limited::until(&self.stream, end).stall(stall),
-            #[cfg(feature = "tls")]
-            tls: self.tls.as_deref_mut(),
-            sent: 0,
-            head: 0,
+    /// Whether a record of TLS has to go before all that was sent is on its way.
+    pub(crate) fn has_unsent(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.as_ref().is_some_and(|it| it.wants_write());
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// Send once. That may be nothing: a record of TLS goes first.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        #[cfg(feature = "tls")]
+        if let Some(session) = &mut self.tls {
+            if !session.wants_write() {
+                return session.writer().write(bytes);
+            }
+            return session.write_tls(&mut &self.stream).map(|_| 0);
         }
+        (&self.stream).write(bytes)
+    }
+
+    /// Send all of it until `end`, to a client that takes something within `stall`.
+    pub(crate) fn write_all(
+        &mut self,
+        bytes: &[u8],
+        end: Instant,
+        stall: Duration,
+    ) -> io::Result<()> {
+        let mut stream = Limited::until(&self.stream, end).stall(stall);
+        #[cfg(feature = "tls")]
+        if let Some(session) = &mut self.tls {
+            session.writer().write_all(bytes)?;
+            return tls::flush(session, &mut stream);
+        }
+        stream.write_all(bytes)
     }
 
     /// Say that nothing more comes.
@@ -84,37 +107,5 @@ impl Wire {
             session.send_close_notify();
             let _ = tls::flush(session, &mut &self.stream);
         }
-    }
-}
-
-/// Sends to a client.
-pub(crate) struct Sender<'a> {
-    /// What is sent goes out as it is.
-    pub(crate) is_plain: bool,
-    pub(crate) stream: &'a TcpStream,
-    limited: Limited<&'a TcpStream>,
-    #[cfg(feature = "tls")]
-    tls: Option<&'a mut ServerConnection>,
-    /// So many bytes, and of the head of an answer.
-    pub(crate) sent: u64,
-    pub(crate) head: u64,
-}
-
-impl Write for Sender<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        #[cfg(feature = "tls")]
-        if let Some(session) = &mut self.tls {
-            let count = session.writer().write(bytes)?;
-            tls::flush(session, &mut self.limited)?;
-            self.sent += count as u64;
-            return Ok(count);
-        }
-        let count = self.limited.write(bytes)?;
-        self.sent += count as u64;
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

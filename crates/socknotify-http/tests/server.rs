@@ -1336,50 +1336,142 @@ fn bodies_that_come_slowly_hold_no_thread() -> io::Result<()> {
     Ok(())
 }
 
-/// However many take their answers slowly, bytes or files: others are answered meanwhile, and then what they ask next.
-#[test]
-fn answers_that_are_taken_slowly_hold_no_thread() -> io::Result<()> {
-    const LENGTH: usize = 16 << 20;
-    let kept = Kept::default();
-    let file = tempfile::NamedTempFile::new()?;
-    file.as_file().set_len(LENGTH as u64)?;
-    let path = file.path().to_owned();
-    let server = server()
-        .serving(Serving::default().threads(2))
-        .log(kept.clone());
-    let mut running = Running::start(server, move |request| {
+/// So long that no socket holds it.
+const LONG: usize = 16 << 20;
+
+/// With few threads, a server of long answers: bytes, a file, and readers.
+fn server_of_long_answers(server: Server) -> Running {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let long: Vec<u8> = (0..LONG).map(|at| (at / 7) as u8).collect();
+    file.as_file().write_all(&long).expect("there is room");
+    let limits = Limits::default().stall(PATIENCE).idle(2 * PATIENCE);
+    let server = server.limits(limits).serving(Serving::default().threads(2));
+    Running::start(server, move |request| {
+        let (open, long) = (std::fs::File::open(file.path()), long.clone());
         Response::new(match request.uri().path() {
-            "/bytes" => vec![0; LENGTH].into(),
-            "/file" => ResponseBody::file(std::fs::File::open(&path).expect("it is there"))
-                .expect("it has a length"),
-            _ => "next".into(),
+            "/bytes" => long.into(),
+            "/file" => ResponseBody::file(open.expect("it is there")).expect("it has a length"),
+            "/chunks" => ResponseBody::reader(io::Cursor::new(long)),
+            "/range" => {
+                let kind = HeaderValue::from_static("a/b");
+                return file_response(request, open.expect("it is there"), kind)
+                    .expect("it can be read");
+            }
+            "/length" => ResponseBody::reader_of(LONG as u64, io::Cursor::new(long)),
+            _ => "short".into(),
         })
-    });
+    })
+}
+
+const LONG_ANSWERS: [&str; 4] = ["/bytes", "/file", "/chunks", "/length"];
+
+/// However many take their answers slowly, others are answered; and each gets all of its own, and what it has asked for behind it.
+#[test]
+fn a_client_that_takes_its_answer_slowly_holds_no_thread() -> io::Result<()> {
+    let running = server_of_long_answers(server());
     let mut slow = Vec::new();
-    for number in 0..10 {
+    for number in 0..12 {
+        let path = LONG_ANSWERS[number % 4];
         let mut client = running.client()?;
-        let path = ["bytes", "file"][number % 2];
         client.send(format!(
-            "GET /{path} HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: a\r\n\r\nGET /{number} HTTP/1.1\r\nHost: a\r\n\r\n\
+             HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\nGET /range HTTP/1.1\r\nHost: a\r\n\
+             Range: bytes=7-{}\r\n\r\n",
+            LONG - 8
         ))?;
-        assert_eq!(client.head()?.status, 200);
-        slow.push(client);
+        // It has begun.
+        assert_eq!(client.0.fill_buf()?[0], b'H');
+        slow.push((path, client));
     }
     for _ in 0..10 {
-        assert_eq!(running.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?.0, 200);
+        assert_eq!(running.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?.1, "short");
     }
-    let mut bytes = vec![1; LENGTH];
-    for client in &mut slow {
-        client.0.read_exact(&mut bytes)?;
-        assert!(bytes.iter().all(|it| *it == 0));
-        assert_eq!(client.answer()?.text(), "next");
+    // None of the slow ones is done.
+    while running.handle.metrics().successful < 20 {
+        thread::yield_now();
+    }
+    assert_eq!(running.handle.metrics().successful, 20);
+    let expected: Vec<u8> = (0..LONG).map(|at| (at / 7) as u8).collect();
+    for (path, client) in &mut slow {
+        assert!(client.answer()?.body == expected, "{path}");
+        assert_eq!(client.answer()?.text(), "short");
+        client.head()?;
+        let part = client.answer()?;
+        assert_eq!(part.status, 206);
+        assert!(part.body == expected[7..LONG - 7], "{path}");
+        assert!(!client.has_ended()?);
+    }
+    while running.handle.metrics().successful < 80 {
+        thread::yield_now();
     }
     assert_eq!(running.handle.metrics().incomplete, 0);
-    drop(slow);
-    running.end(PATIENCE)?;
-    let kept = kept.text();
-    let long = |line: &&str| line.contains(&format!("\" 200 {LENGTH} "));
-    assert_eq!(kept.lines().filter(long).count(), 10, "{kept}");
+    Ok(())
+}
+
+/// An end waits for an answer that is taken slowly; but only for its time. What was sent of it is in the log.
+#[test]
+fn an_end_waits_for_a_slow_answer_within_its_time() -> io::Result<()> {
+    for path in LONG_ANSWERS {
+        let kept = Kept::default();
+        let mut running = server_of_long_answers(server().log(kept.clone()));
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (mut taking, mut stalling) = (running.client()?, running.client()?);
+        for client in [&mut taking, &mut stalling] {
+            client.send(&request)?;
+            client.head()?;
+        }
+        running.handle.drain(PATIENCE);
+        let length = match path {
+            "/chunks" => LONG + LONG / (16 << 10) * 8 + 5,
+            _ => LONG,
+        };
+        taking.0.read_exact(&mut vec![0; length])?;
+        assert_eq!(taking.0.read_to_end(&mut Vec::new())?, 0, "{path}");
+        let begin = Instant::now();
+        running.end(Duration::from_millis(100))?;
+        assert!(begin.elapsed() < PATIENCE / 2, "{path}");
+        let mut rest = Vec::new();
+        let _ = stalling.0.read_to_end(&mut rest);
+        assert!(rest.len() < length, "{path}");
+        let kept = kept.text();
+        let lines: Vec<_> = kept.lines().collect();
+        assert_eq!(lines.len(), 2, "{kept}");
+        let line = format!("\"GET {path} HTTP/1.1\" 200 ");
+        assert!(lines[0].contains(&format!("{line}{length} ")), "{kept}");
+        assert!(lines[1].contains(&line), "{kept}");
+        let words: Vec<_> = lines[1].rsplit(' ').collect();
+        assert_eq!(words[0], "incomplete", "{kept}");
+        let sent: usize = words[2].parse().expect("a length");
+        assert!((rest.len()..length).contains(&sent), "{kept}");
+        assert!(words[1].parse::<f64>().expect("a time") > 0.0, "{kept}");
+    }
+    Ok(())
+}
+
+/// One that takes nothing is given up after the time of a stall, and one that takes a little is not.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_that_takes_nothing_of_its_answer_is_given_up() -> io::Result<()> {
+    const STALL: Duration = Duration::from_millis(500);
+    let kept = Kept::default();
+    let limits = Limits::default().stall(STALL);
+    let server = server().limits(limits).log(kept.clone());
+    let mut running = Running::start(server, |_| Response::new(vec![0; 4 * LONG].into()));
+    let (mut taking, mut stalling) = (running.client()?, running.client()?);
+    for client in [&mut taking, &mut stalling] {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        client.head()?;
+    }
+    let begin = Instant::now();
+    while running.handle.metrics().connections == 2 {
+        taking.0.read_exact(&mut [0; 20_000])?;
+        thread::sleep(STALL / 50);
+    }
+    assert!(begin.elapsed() >= STALL);
+    assert_eq!(running.handle.metrics().incomplete, 1);
+    running.end(Duration::ZERO)?;
+    let text = kept.text();
+    assert_eq!(text.matches(" incomplete\n").count(), 2, "{text}");
     Ok(())
 }
 

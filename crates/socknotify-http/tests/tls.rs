@@ -170,6 +170,42 @@ fn a_file_is_an_answer() -> io::Result<()> {
     Ok(())
 }
 
+/// Long answers, of bytes and of a reader, that nobody takes yet.
+#[test]
+fn a_client_that_takes_its_answer_slowly_holds_no_thread() -> io::Result<()> {
+    const LONG: usize = 16 << 20;
+    let long: Vec<u8> = (0..LONG).map(|at| (at / 7) as u8).collect();
+    let expected = long.clone();
+    let running = Running::start(
+        |it| it.serving(Serving::default().threads(2)),
+        move |request| {
+            Response::new(match request.uri().path() {
+                "/bytes" => long.clone().into(),
+                "/reader" => ResponseBody::reader_of(LONG as u64, io::Cursor::new(long.clone())),
+                _ => "short".into(),
+            })
+        },
+    )?;
+    let mut slow = Vec::new();
+    for number in 0..6 {
+        let path = ["/bytes", "/reader"][number % 2];
+        let mut client = running.client()?;
+        client.send(&format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        ))?;
+        assert_eq!(client.0.fill_buf()?[0], b'H');
+        slow.push(client);
+    }
+    let mut client = running.client()?;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    assert_eq!(client.answer()?.1, b"short");
+    for client in &mut slow {
+        assert!(client.answer()?.1 == expected);
+        assert_eq!(client.answer()?.1, b"short");
+    }
+    Ok(())
+}
+
 /// Clients whose handshake, or request, does not go on.
 #[test]
 fn slow_handshakes_hold_no_thread() -> io::Result<()> {

@@ -69,7 +69,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
 
-    /// Threads that serve, at most: as many as may run at once, and more while some block [default: 512]
+    /// Threads that serve, at most: as many as may run at once, and more while some block [default: 512]. With
+    /// --mode echo a client that takes its bytes slowly has one as long as it takes something; over HTTP it has none
     #[arg(long, value_name = "NUMBER", value_parser = options::threads())]
     threads: Option<u32>,
 
