@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use socknotify_http::http::{HeaderValue, Method, StatusCode, header};
 use socknotify_http::{
     Handle, Limits, Request, Response, ResponseBody, Server, Serving, file_response,
@@ -42,6 +43,13 @@ impl Running {
 
     fn client(&self) -> io::Result<Client> {
         Client::connect(self.address)
+    }
+
+    /// One whose system takes little that it has not read.
+    fn slow_client(&self) -> io::Result<Client> {
+        let client = self.client()?;
+        SockRef::from(client.0.get_ref()).set_recv_buffer_size(64 << 10)?;
+        Ok(client)
     }
 
     /// The status and the text of the answer to this, and whether the connection ends with it.
@@ -1372,7 +1380,7 @@ fn a_client_that_takes_its_answer_slowly_holds_no_thread() -> io::Result<()> {
     let mut slow = Vec::new();
     for number in 0..12 {
         let path = LONG_ANSWERS[number % 4];
-        let mut client = running.client()?;
+        let mut client = running.slow_client()?;
         client.send(format!(
             "GET {path} HTTP/1.1\r\nHost: a\r\n\r\nGET /{number} HTTP/1.1\r\nHost: a\r\n\r\n\
              HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\nGET /range HTTP/1.1\r\nHost: a\r\n\
@@ -1391,6 +1399,14 @@ fn a_client_that_takes_its_answer_slowly_holds_no_thread() -> io::Result<()> {
         thread::yield_now();
     }
     assert_eq!(running.handle.metrics().successful, 20);
+    // Nor is any of them looked at, though it has sent more.
+    let mut quiet = 0;
+    while quiet < 100 {
+        let metrics = running.handle.metrics();
+        let waits = metrics.waiting_threads == metrics.threads;
+        quiet = if waits { quiet + 1 } else { 0 };
+        thread::yield_now();
+    }
     let expected: Vec<u8> = (0..LONG).map(|at| (at / 7) as u8).collect();
     for (path, client) in &mut slow {
         assert!(client.answer()?.body == expected, "{path}");
@@ -1415,7 +1431,7 @@ fn an_end_waits_for_a_slow_answer_within_its_time() -> io::Result<()> {
         let kept = Kept::default();
         let mut running = server_of_long_answers(server().log(kept.clone()));
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (mut taking, mut stalling) = (running.client()?, running.client()?);
+        let (mut taking, mut stalling) = (running.slow_client()?, running.slow_client()?);
         for client in [&mut taking, &mut stalling] {
             client.send(&request)?;
             client.head()?;
@@ -1457,7 +1473,7 @@ fn a_client_that_takes_nothing_of_its_answer_is_given_up() -> io::Result<()> {
     let limits = Limits::default().stall(STALL);
     let server = server().limits(limits).log(kept.clone());
     let mut running = Running::start(server, |_| Response::new(vec![0; 4 * LONG].into()));
-    let (mut taking, mut stalling) = (running.client()?, running.client()?);
+    let (mut taking, mut stalling) = (running.slow_client()?, running.slow_client()?);
     for client in [&mut taking, &mut stalling] {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
         client.head()?;
@@ -1483,7 +1499,7 @@ fn an_end_cuts_off_answers_that_nobody_takes() -> io::Result<()> {
     let mut running = Running::start(server, |_| Response::new(vec![0; 64 << 20].into()));
     let mut clients = Vec::new();
     for _ in 0..10 {
-        let mut client = running.client()?;
+        let mut client = running.slow_client()?;
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
         client.head()?;
         clients.push(client);
