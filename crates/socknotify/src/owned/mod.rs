@@ -24,7 +24,7 @@
 //! | wake a connection from elsewhere | [`Port::cancel`] with its [`Id`] |
 //! | send messages, now or later | [`Port::send`], [`Port::send_after`], [`Port::send_every`] |
 //! | keep what was received or is to be sent | [`Buffered`], [`Input`], [`Output`] |
-//! | limit the time of several blocking calls | [`Limited`] |
+//! | wait for a peer, with a limit for several calls | [`Limited`] |
 //! | read and write files | [`Port::adopt_file`], [`Worker::begin`] |
 //! | share a UDP socket | [`Port::share`] |
 //! | shut down | [`Port::drain`], [`Port::close`] |

@@ -3,13 +3,13 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use std::{collections::HashSet, sync::Mutex};
 
 use socknotify::owned::{
-    Event, Interest, Listening, Port, Serving, ServingThreads, SlowHandler, Worker,
+    Event, Interest, Limited, Listening, Port, Serving, ServingThreads, SlowHandler, Worker,
 };
 use socknotify::{Backend, CompletionPort, Error};
 
@@ -436,6 +436,31 @@ fn serving_ends_when_the_port_has_drained(backend: Backend) -> io::Result<()> {
         port.drain(Duration::from_secs(3600));
         // What drains is dropped by the handler.
         assert_eq!(uninterrupted(|| client.read(&mut [0]))?, 0);
+        assert_eq!(serving.join().expect("no panic"), Ok::<_, Error>(()));
+        Ok(())
+    })
+}
+
+/// In non-blocking mode, too: what a handler waits for in its connection ends with the time of the drain.
+#[for_every_backend]
+fn the_end_of_draining_ends_what_a_handler_waits_for(backend: Backend) -> io::Result<()> {
+    let port = StreamPort::from(port_with(backend, 1)?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    port.listen(listener, Listening::arming(Interest::OUT), |it, _| it)?;
+    let waits = AtomicBool::new(false);
+    let handler = |event| {
+        if let Event::Ready(ours, _) = event {
+            waits.store(true, Ordering::SeqCst);
+            let read = Limited::within(&*ours, PATIENCE).read(&mut [0]);
+            assert!(!read.is_err_and(|it| it.kind() == io::ErrorKind::TimedOut));
+        }
+    };
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| port.serve(Serving::default(), |_, event| handler(event)));
+        let _theirs = client(address)?;
+        wait_until("the handler waits", || waits.load(Ordering::SeqCst));
+        port.drain(SHORT);
         assert_eq!(serving.join().expect("no panic"), Ok::<_, Error>(()));
         Ok(())
     })
