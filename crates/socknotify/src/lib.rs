@@ -11,15 +11,13 @@
 //! use std::io::{Read, Write};
 //! use std::net::{TcpListener, TcpStream};
 //! use std::time::Duration;
-//! use socknotify::owned::{Event, Interest, Listening, Port, Serving};
+//! use socknotify::owned::{Event, Interest, Limited, Port, Serving};
 //!
 //! # fn main() -> std::io::Result<()> {
 //! let port = Port::new()?;
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! # let address = listener.local_addr()?;
-//! // Reads and writes of a connection block, for 30 seconds at most.
-//! let listening = Listening::arming(Interest::IN).blocking_mode(Duration::from_secs(30));
-//! port.listen(listener, listening, |client, _| client)?;
+//! port.listen(listener, Interest::IN, |client, _| client)?;
 //!
 //! # std::thread::scope(|scope| {
 //! # scope.spawn(|| {
@@ -30,10 +28,12 @@
 //! # });
 //! // Until the port is closed, on as many threads as are needed.
 //! port.serve(Serving::default(), |worker, event| {
-//!     if let Event::Ready(mut client, _) = event {
+//!     if let Event::Ready(client, _) = event {
+//!         // Its reads and writes may block, for 30 seconds at most.
+//!         let mut stream = Limited::within(&*client, Duration::from_secs(30));
 //!         let mut buffer = [0; 512];
-//!         if let Ok(length @ 1..) = client.read(&mut buffer) {
-//!             if client.write_all(&buffer[..length]).is_ok() {
+//!         if let Ok(length @ 1..) = stream.read(&mut buffer) {
+//!             if stream.write_all(&buffer[..length]).is_ok() {
 //!                 worker.arm(client, Interest::IN);
 //!             }
 //!         }

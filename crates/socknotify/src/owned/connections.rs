@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::listener::Listener;
-use super::packet::{Packet, is_completion};
+use super::packet::Packet;
 use super::record::{Put, Reasons, Record, Seen};
 use super::{Held, Readiness};
 pub(super) use crate::drops::drop_all;
@@ -464,7 +464,6 @@ impl<T> Connections<T> {
         let socket = place.socket;
         let event = match place.resident.as_deref() {
             None => Looked::Event,
-            Some(Resident::Listener(_)) if is_completion(entry) => return Looked::Listener,
             Some(Resident::Listener(_)) => Looked::Listener,
             // Whoever takes it finds out whether it is out of date.
             Some(Resident::Shared(_)) => return Looked::Event,
@@ -592,18 +591,14 @@ impl<T> Connections<T> {
         lock(&self.listeners).push(token);
     }
 
-    /// The listener of a packet that was dequeued, which is armed no more, and why; or of a completion, which leaves it
-    /// armed.
+    /// The listener of a packet that was dequeued, which is armed no more, and why.
     pub(super) fn take_listener(&self, entry: &Entry) -> Option<(Id, Arc<Listener<T>>, Reasons)> {
         let (token, mut place) = self.slots.named(entry.completion_key)?;
         let Some(Resident::Listener(listener)) = place.resident.as_deref() else {
             return None;
         };
         let listener = Arc::clone(listener);
-        let mut reasons = Reasons::empty();
-        if !is_completion(entry) {
-            reasons = place.record.take_with_all(entry)?.1;
-        }
+        let (_, reasons) = place.record.take_with_all(entry)?;
         Some((Id(token), listener, reasons))
     }
 
@@ -653,13 +648,6 @@ impl<T> Connections<T> {
             self.interrupt_all(Reasons::DRAINING, |place| place.shared().is_none());
         }
         self.end_if_drained();
-    }
-
-    /// A connection of a listener is in blocking mode.
-    pub(super) fn block(&self, token: Token) {
-        if let Some(mut place) = self.slots.get(token) {
-            place.record.block();
-        }
     }
 
     /// Close the port beneath, and keep the connections that are in it. Dropping what this returns may run any code.

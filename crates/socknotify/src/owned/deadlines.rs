@@ -66,14 +66,6 @@ impl Deadlines {
         self.set_alarm(connections, &mut schedule);
     }
 
-    /// Set the deadline of a listener that is armed.
-    pub(super) fn set<T>(&self, connections: &Connections<T>, key: usize, at: u64) {
-        if let Some(mut place) = connections.slots.get_by_key(key) {
-            place.deadline = at;
-        }
-        self.schedule(connections, key);
-    }
-
     /// Set the time of a timer.
     pub(super) fn set_timer<T>(&self, connections: &Connections<T>, index: u32, at: u64) {
         let mut schedule = lock(&self.schedule);

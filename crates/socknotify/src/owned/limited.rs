@@ -9,9 +9,9 @@ use crate::{EventFilter, sys};
 
 /// A stream in non-blocking mode whose reads and writes wait for the peer, with a limit for all of them together.
 ///
-/// The timeout of [`Listening::blocking_mode`](super::Listening::blocking_mode) is for each call. So a peer that sends a byte
-/// now and then holds its thread for as long as it likes, and one that reads slowly but steadily may be cut off, as a system
-/// lets a writer wait until much of its buffer is free. Here
+/// So a handler that may block is plain [`Read`] and [`Write`] code: `read_exact`, `write_all`, a TLS stream. In blocking mode the
+/// timeouts of a system are for each call: a peer that sends a byte now and then holds its thread for as long as it likes, and one
+/// that reads slowly but steadily may be cut off, as a writer waits until much of its buffer is free. Here
 ///
 /// - no call begins or waits after the limit;
 /// - with [`stall`](Self::stall), a peer that sends nothing, or takes nothing, for so long is given up. One that takes something

@@ -9,24 +9,23 @@ use super::packet::Packet;
 use super::record::Reasons;
 use super::source::raw;
 use super::{Id, Listen, Listening, Port, Source};
-use crate::{Error, RegistrationError};
+use crate::{Error, EventFilter, RegistrationError};
 
 impl<T: Source, M> Port<T, M> {
     /// Accepts connections from a listener, for as long as the port is open.
     ///
     /// `make` makes a `T` of each connection. Then it is armed, or reported as
     /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener is set to non-blocking mode, and so are
-    /// its connections, unless they are to [block](Listening::blocking_mode). The connections of a batch are armed in one step, together with the listener.
+    /// its connections.
     ///
-    /// One thread at a time accepts. On Windows the system accepts up to 16 connections in advance, with `AcceptEx`
-    /// ([`Listen::ACCEPTED`]).
+    /// One thread at a time accepts.
     ///
     /// When the process or the system is out of descriptors or memory, the listener tries again every 50 ms. Connections wait
     /// in its backlog. [`Event::NotAccepting`](super::Event::NotAccepting) reports it once, and
     /// [`Event::Accepting`](super::Event::Accepting) that it is over. A connection that fails before it is accepted is skipped.
     ///
-    /// To close the listener, [cancel](Self::cancel) it. What waits in its backlog then is accepted before, and what the system has
-    /// accepted in advance: up to 65,536 connections, whatever the [limit](Listening::at_most), for clients may connect as fast as
+    /// To close the listener, [cancel](Self::cancel) it. What waits in its backlog then is accepted before: up to
+    /// 65,536 connections, whatever the [limit](Listening::at_most), for clients may connect as fast as
     /// that. So it is when the port [drains](Self::drain), but not when it is closed. Out of descriptors it tries
     /// again for a second; then the rest is reset, and [`Event::NotAccepting`](super::Event::NotAccepting) says so. `make` is called by a thread in
     /// [`process`](super::Worker::process). If it panics, that connection is closed, and the listener stays.
@@ -55,7 +54,6 @@ impl<T: Source, M> Port<T, M> {
     /// # Ok(())
     /// # }
     /// ```
-    #[doc(alias = "AcceptEx")]
     #[doc(alias = "accept")]
     pub fn listen<L, F>(
         &self,
@@ -85,9 +83,8 @@ impl<T: Source, M> Port<T, M> {
             system.adopt(socket, key)??;
             // It pauses when there are no resources: its timer must not need any then.
             system.prepare_alarm(Packet::Timer.key(&connections.slots))?;
-            listener.begin(system, key);
             let wish = Wish {
-                filter: listener.filter(),
+                filter: EventFilter::IN,
                 is_drained: false,
                 deadline: NEVER,
                 is_buffered: false,
@@ -102,14 +99,9 @@ impl<T: Source, M> Port<T, M> {
             connections.close_listener(key);
             return Err(error);
         }
-        let mut round = listener.idle();
-        listener.replenish(&mut round);
         if connections.is_draining() {
             // Closing may have missed it.
             connections.interrupt_named(token, Reasons::DRAINING);
-        } else if round.error.is_some() {
-            // The next thread tries again, and reports the reason.
-            connections.interrupt_named(token, Reasons::RESUMED);
         }
         Ok(Id(token))
     }

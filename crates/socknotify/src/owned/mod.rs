@@ -176,7 +176,7 @@ pub use event::Event;
 pub use held::{AdoptError, Held};
 pub use interest::Interest;
 pub use limited::Limited;
-pub use listener::{Accepted, Listen, Listening};
+pub use listener::{Listen, Listening};
 pub use messages::SendError;
 pub use offload::BeginError;
 pub use outbox::{Outbox, OutboxError, Sender};

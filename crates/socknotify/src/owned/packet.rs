@@ -18,8 +18,6 @@ pub(super) enum Packet {
     Unnumbered(Events),
     /// Of a slot: one of the three was looked at, and is reported to whoever takes this.
     Reported(Arming, Events),
-    /// Of a listener's slot: it has accepted in advance.
-    Completion,
     /// There is one for each message in the list of messages.
     Message,
     /// A deadline may have passed.
@@ -68,15 +66,8 @@ pub(super) fn of_slot(entry: &Entry) -> Packet {
         Some(arming) if entry.overlapped & REPORTED != 0 => Packet::Reported(arming, events),
         Some(_) if entry.transferred == 0 => Packet::Look,
         Some(arming) => Packet::Ready(arming, events),
-        None if entry.overlapped == 0 => Packet::Unnumbered(events),
-        None => Packet::Completion,
+        None => Packet::Unnumbered(events),
     }
-}
-
-/// Whether a packet belongs to an operation, rather than a registration.
-#[inline]
-pub(super) fn is_completion(entry: &Entry) -> bool {
-    entry.overlapped != 0 && Arming::of(entry).is_none()
 }
 
 impl Packet {
@@ -132,9 +123,6 @@ mod tests {
         }
         let notified = Entry::notification(slots.key(token), Events::IN);
         assert_eq!(of_slot(&notified), Packet::Unnumbered(Events::IN));
-        let block = 0_u64;
-        let completed = Entry::new(slots.key(token), 0, (&raw const block).addr());
-        assert_eq!(of_slot(&completed), Packet::Completion);
         for packet in OF_PORT {
             assert_eq!(Packet::of_port(&packet.entry(&slots), &slots), Some(packet));
         }

@@ -66,8 +66,6 @@ pub(super) struct Record<V> {
     is_enabled: bool,
     /// It is to be reported for a reason, which came before its event was dequeued. A thread looks, or has looked.
     is_interrupted: bool,
-    /// An event that is out of date would have its thread wait for the next one.
-    is_blocking: bool,
     /// It was taken while the port beneath may still have reported the arming, or have reported it.
     was_left: bool,
     /// It was interrupted because the port drains, which who adopts it and who drains may both do.
@@ -85,7 +83,6 @@ impl<V> Default for Record<V> {
             is_reported: false,
             is_enabled: false,
             is_interrupted: false,
-            is_blocking: false,
             was_left: false,
             has_drained: false,
         }
@@ -131,12 +128,6 @@ impl<V> Record<V> {
             arming: Arming::default().to_look_at(),
             ..Record::default()
         }
-    }
-
-    /// Events are to be checked from here on: a thread that got one that is out of date would block.
-    pub(super) fn block(&mut self) {
-        self.is_blocking = true;
-        self.arming = self.arming.to_look_at();
     }
 
     /// Whether a thread has it, which may wait for its peer.
@@ -256,7 +247,7 @@ impl<V> Record<V> {
                 let was_left = mem::take(&mut self.was_left);
                 let is_numbered = matches!(packet, Packet::Ready(..));
                 let mut shown = events & self.filter.wanted();
-                let may_be_old = self.is_blocking || was_left && !is_numbered;
+                let may_be_old = was_left && !is_numbered;
                 // What else is out of date keeps nobody waiting.
                 if may_be_old && shown.contains(Events::IN) && !holds(EventFilter::IN) {
                     shown.remove(Events::IN);
@@ -441,22 +432,6 @@ mod tests {
         let taken = record.take(&event);
         assert_eq!(taken, Some((7, Some(Reasons::CANCELLED))));
         armed(&mut record);
-    }
-
-    /// It is armed beneath again.
-    #[test]
-    fn c3_no_event_that_is_out_of_date_makes_a_handler_block() {
-        for is_blocking in [false, true] {
-            let mut record = Record::default();
-            if is_blocking {
-                record.block();
-            }
-            let arming = armed(&mut record);
-            let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
-            let seen = record.look(&mut event, |_| true, |_| false);
-            assert_eq!(matches!(seen, Seen::Arm(..)), is_blocking);
-            assert_eq!(record.is_armed(), is_blocking);
-        }
     }
 
     #[test]

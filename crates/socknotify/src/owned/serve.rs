@@ -192,15 +192,13 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// use std::io::{Read, Write};
     /// use std::net::{TcpListener, TcpStream};
     /// use std::time::Duration;
-    /// use socknotify::owned::{Event, Interest, Listening, Port, Serving};
+    /// use socknotify::owned::{Event, Interest, Limited, Port, Serving};
     ///
     /// # fn main() -> std::io::Result<()> {
     /// let port = Port::<TcpStream>::new()?;
     /// let listener = TcpListener::bind("127.0.0.1:0")?;
     /// # let address = listener.local_addr()?;
-    /// // Reads and writes block, for ten seconds at most.
-    /// let listening = Listening::arming(Interest::IN).blocking_mode(Duration::from_secs(10));
-    /// port.listen(listener, listening, |client, _| client)?;
+    /// port.listen(listener, Interest::IN, |client, _| client)?;
     /// # let (port, peer) = (std::sync::Arc::new(port), TcpStream::connect(address)?);
     /// # let closing = std::thread::spawn({
     /// #     let port = port.clone();
@@ -212,10 +210,12 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// #     }
     /// # });
     /// port.serve(Serving::default(), |worker, event| {
-    ///     let Event::Ready(mut client, _) = event else { return };
+    ///     let Event::Ready(client, _) = event else { return };
+    ///     // Its reads and writes may block, for ten seconds at most.
+    ///     let mut stream = Limited::within(&*client, Duration::from_secs(10));
     ///     let mut buffer = [0; 4096];
-    ///     if let Ok(length @ 1..) = client.read(&mut buffer) {
-    ///         if client.write_all(&buffer[..length]).is_ok() {
+    ///     if let Ok(length @ 1..) = stream.read(&mut buffer) {
+    ///         if stream.write_all(&buffer[..length]).is_ok() {
     ///             worker.arm(client, Interest::IN);
     ///         }
     ///     }

@@ -11,7 +11,7 @@ use super::connections::{Armed, Looked, NEVER, Node, Resident, ToDo, Wish, drop_
 use super::linger;
 use super::listener::{Listener, Round, is_none};
 use super::messages::Message;
-use super::packet::{Packet, is_completion, is_to_take};
+use super::packet::{Packet, is_to_take};
 use super::port::{Notice, Shared};
 use super::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
@@ -390,14 +390,6 @@ impl<T: Source, M> Worker<T, M> {
     #[cold]
     fn accept(&mut self) {
         let packets = std::mem::take(&mut self.listeners);
-        for completion in packets.iter().filter(|it| is_completion(it)) {
-            let taken = self.shared.connections.take_listener(completion);
-            // The last reference, if the port was closed meanwhile.
-            drop_all(taken.map(|(_, listener, _)| {
-                listener.on_completed(completion);
-                listener
-            }));
-        }
         for entry in &packets {
             self.taking.take(entry.completion_key);
             self.accept_for(entry);
@@ -413,9 +405,7 @@ impl<T: Source, M> Worker<T, M> {
         let Some((id, listener, reasons)) = connections.take_listener(entry) else {
             return;
         };
-        let is_draining = connections.is_draining();
-        let ends = is_draining || reasons.intersects(ENDS) || listener.is_ending();
-        if !is_completion(entry) && ends {
+        if connections.is_draining() || reasons.intersects(ENDS) || listener.is_ending() {
             if let Some(pause) = self.accept_last(id, &listener) {
                 self.arm_listener(entry.completion_key, &pause);
                 return drop_all([listener]);
@@ -423,10 +413,7 @@ impl<T: Source, M> Worker<T, M> {
             drop(listener);
             return self.close_listener(entry.completion_key);
         }
-        // Of a listener that accepts in advance, another packet closes it.
-        if !is_draining {
-            self.accept_from(entry, id, &listener);
-        }
+        self.accept_from(entry.completion_key, id, &listener);
         // The last reference, if the port was closed meanwhile.
         drop_all([listener]);
     }
@@ -453,11 +440,10 @@ impl<T: Source, M> Worker<T, M> {
         None
     }
 
-    /// Accept connections, and arm or report each. This runs the caller's code.
+    /// Accept a connection, and arm or report it. This runs the caller's code.
     ///
-    /// `again`: as soon as one is accepted, arm the listener again under this key, and say so, if it is watched: others accept the
-    /// next one while the caller's function runs. Those that were accepted in advance have packets of their own; the first one
-    /// takes all. Otherwise it is about to be closed, and its limit does not count.
+    /// `again`: as soon as one is accepted, arm the listener again under this key, and say so: others accept the next one while the
+    /// caller's function runs. Otherwise it is about to be closed: accept up to `most`, whatever its limit.
     fn accept_round(
         &mut self,
         listener: &Listener<T>,
@@ -465,7 +451,7 @@ impl<T: Source, M> Worker<T, M> {
         mut again: Option<(usize, &mut bool)>,
     ) -> Round {
         let shared = Arc::clone(&self.shared);
-        let mut round = listener.idle();
+        let mut round = Round::default();
         while *most > 0 {
             *most -= 1;
             let room = match again {
@@ -480,11 +466,9 @@ impl<T: Source, M> Worker<T, M> {
             };
             let accepted = listener.accept(|| {
                 if let Some((key, is_armed)) = &mut again {
-                    if listener.is_watched() {
-                        **is_armed = true;
-                        self.arm_listener(*key, &listener.idle());
-                        let _ = self.submit();
-                    }
+                    **is_armed = true;
+                    self.arm_listener(*key, &Round::default());
+                    let _ = self.submit();
                 }
             });
             match accepted {
@@ -492,12 +476,15 @@ impl<T: Source, M> Worker<T, M> {
                     round.accepts = true;
                     // If it is not adopted, the port was closed meanwhile.
                     if let Ok(held) = shared.adopt(room, connection) {
-                        self.begin_connection(listener, held);
+                        match listener.listening.interest {
+                            Some(interest) => self.arm(held, interest),
+                            None => self.report_accepted(held),
+                        }
                     }
                 }
                 Err(error) if is_none(&error) => {
                     round.is_drained = true;
-                    round.accepts |= listener.is_watched();
+                    round.accepts = true;
                     break;
                 }
                 Err(error) if listener.goes_on_after(&error) => {}
@@ -506,58 +493,26 @@ impl<T: Source, M> Worker<T, M> {
                     break;
                 }
             }
-            if again.is_some() && listener.is_watched() {
-                break;
-            }
         }
         round
     }
 
-    /// A connection was accepted.
-    fn begin_connection(&mut self, listener: &Listener<T>, held: Held<T>) {
-        if listener.blocks() {
-            self.shared.connections.block(held.id().0);
-        }
-        match listener.interest() {
-            Some(interest) => self.arm(held, interest),
-            None => self.report_accepted(held),
-        }
-    }
-
-    fn accept_from(&mut self, entry: &Entry, id: Id, listener: &Listener<T>) {
-        let key = entry.completion_key;
+    fn accept_from(&mut self, key: usize, id: Id, listener: &Listener<T>) {
         let mut is_armed = false;
-        let mut round = loop {
-            let mut most = usize::MAX;
-            let accept = || self.accept_round(listener, &mut most, Some((key, &mut is_armed)));
-            match catch_unwind(AssertUnwindSafe(accept)) {
-                Ok(round) => break round,
-                Err(panic) => self.shared.notify(Notice::Panicked(Some(id), panic)),
+        let accept = || self.accept_round(listener, &mut 1, Some((key, &mut is_armed)));
+        let mut round = catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|panic| {
+            self.shared.notify(Notice::Panicked(Some(id), panic));
+            Round {
+                accepts: true,
+                ..Round::default()
             }
-            // Others that were accepted in advance have had their packets: nothing tells of them again.
-            if listener.is_watched() {
-                break Round {
-                    accepts: true,
-                    ..listener.idle()
-                };
-            }
-        };
-        listener.replenish(&mut round);
+        });
         match (listener.change(&round), round.error.take()) {
             (Some(true), Some(error)) => self.shared.notify(Notice::NotAccepting(id, error)),
             (Some(false), _) => self.shared.notify(Notice::Accepting(id)),
             _ => {}
         }
-        if is_armed {
-            return;
-        }
-        // A completion leaves the listener armed.
-        if is_completion(entry) {
-            if let Some(until) = round.until {
-                let deadlines = &self.shared.deadlines;
-                deadlines.set(&self.shared.connections, key, deadlines.ticks_until(until));
-            }
-        } else {
+        if !is_armed {
             self.arm_listener(key, &round);
         }
     }

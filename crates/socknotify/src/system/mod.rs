@@ -12,7 +12,7 @@ mod windows;
 use std::sync::Arc;
 
 #[cfg(unix)]
-pub(crate) use self::unix::{PendingAccepts, SystemPort};
+pub(crate) use self::unix::SystemPort;
 #[cfg(windows)]
 pub(crate) use self::windows::SystemPort;
 #[cfg(windows)]
@@ -24,8 +24,6 @@ use crate::backend::Kqueue;
 use crate::engine::Engine;
 #[cfg(windows)]
 use crate::native::Native;
-#[cfg(windows)]
-pub(crate) use crate::windows::PendingAccepts;
 use crate::{Backend, Error, WakePolicy};
 
 impl Backend {

@@ -2,10 +2,7 @@
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 
-mod accept;
 pub(crate) mod alarm;
 pub(crate) mod calls;
 pub(crate) mod codes;
 pub(crate) mod port;
-
-pub(crate) use accept::PendingAccepts;

@@ -14,7 +14,6 @@ use socknotify::{Backend, CompletionPort, Error};
 
 use crate::support::{PATIENCE, SHORT, wait_until};
 
-/// More than a batch, and more than Windows accepts in advance.
 const CLIENTS: usize = 100;
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -74,14 +73,9 @@ fn serve(worker: &mut Worker<TcpStream>, event: Event<TcpStream>) {
     }
 }
 
-fn kinds() -> [Listening; 4] {
+fn kinds() -> [Listening; 3] {
     let idle = Listening::arming(Interest::IN);
-    [
-        idle,
-        idle.at_most(1),
-        idle.blocking_mode(PATIENCE),
-        Listening::reporting().batch(3),
-    ]
+    [idle, idle.at_most(1), Listening::reporting()]
 }
 
 #[for_every_backend]

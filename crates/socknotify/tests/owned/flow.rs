@@ -2,8 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -121,19 +121,14 @@ fn c8_nothing_is_lost_or_served_by_two_while_handlers_block(backend: Backend) ->
 #[for_every_backend]
 fn f4_a_listener_whose_function_blocks_lets_others_accept(backend: Backend) -> io::Result<()> {
     let port = Port::<TcpStream>::from(port_with(backend, 2)?);
-    let meet = Arc::new(Barrier::new(2));
-    // A thread that accepts in advance has both clients of one listener.
-    let mut addresses = Vec::new();
-    for _ in 0..if cfg!(windows) { 2 } else { 1 } {
-        let (meet, listener) = (Arc::clone(&meet), TcpListener::bind("127.0.0.1:0")?);
-        addresses.push(listener.local_addr()?);
-        port.listen(listener, Listening::reporting(), move |stream, _| {
-            meet.wait();
-            stream
-        })?;
-    }
-    let clients = addresses.iter().cycle().take(2).map(TcpStream::connect);
-    let _clients = clients.collect::<io::Result<Vec<_>>>()?;
+    let meet = Barrier::new(2);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    port.listen(listener, Listening::reporting(), move |stream, _| {
+        meet.wait();
+        stream
+    })?;
+    let _clients = [TcpStream::connect(address)?, TcpStream::connect(address)?];
     let accepted = AtomicUsize::new(0);
     Ok(port.serve(Serving::default(), |_, event| {
         assert!(matches!(event, Event::Accepted(_)));

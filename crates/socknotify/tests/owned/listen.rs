@@ -110,9 +110,7 @@ fn reported_connections_come_in_their_order(backend: Backend) -> io::Result<()> 
     let clients: Vec<_> = (0..10)
         .map(|_| client(address))
         .collect::<io::Result<_>>()?;
-    port.listen(listener, Listening::reporting().batch(4), |stream, _| {
-        stream
-    })?;
+    port.listen(listener, Listening::reporting(), |stream, _| stream)?;
     let mut worker = port.worker(4);
     for client in &clients {
         let ours = accepted(&mut worker);

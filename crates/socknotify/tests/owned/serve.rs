@@ -25,8 +25,12 @@ fn listening(backend: Backend, permits: usize) -> io::Result<(StreamPort, Socket
     let port = Port::from(port.concurrency(permits).build()?);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let listening = Listening::arming(Interest::IN).blocking_mode(PATIENCE);
-    port.listen(listener, listening, |client, _| client)?;
+    port.listen(listener, Interest::IN, |client, _| {
+        let set = client.set_nonblocking(false);
+        let set = set.and_then(|()| client.set_read_timeout(Some(PATIENCE)));
+        set.expect("it is a socket");
+        client
+    })?;
     Ok((port, address))
 }
 
@@ -396,32 +400,6 @@ fn a_client_that_reads_late_gets_the_whole_answer(backend: Backend) -> io::Resul
         assert!(answer.iter().all(|&byte| byte == b'l'));
         exchange(&late, b'x')
     })
-}
-
-/// A blocking read or write ends in time.
-#[for_every_backend]
-fn a_peer_that_does_nothing_holds_a_thread_for_the_timeout(backend: Backend) -> io::Result<()> {
-    let port = Port::<TcpStream, u32>::from(port_with(backend, 1)?);
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    let listening = Listening::arming(Interest::OUT).blocking_mode(SHORT);
-    port.listen(listener, listening, |client, _| client)?;
-    let _theirs = client(address)?;
-    let mut worker = port.worker(4);
-    worker.process(Some(PATIENCE))?;
-    let Some(Event::Ready(mut ours, _)) = worker.take() else {
-        panic!("it is ready")
-    };
-    let is_timeout = |error: io::Error| {
-        [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind())
-    };
-    let begin = Instant::now();
-    assert!(ours.read(&mut [0]).is_err_and(is_timeout));
-    assert!(begin.elapsed() > SHORT / 2);
-    let written = (0..10_000).try_for_each(|_| ours.write_all(&[0; 100_000]));
-    assert!(written.is_err_and(is_timeout));
-    assert!(begin.elapsed() < PATIENCE);
-    Ok(())
 }
 
 #[for_every_backend]
