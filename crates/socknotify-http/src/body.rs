@@ -35,7 +35,7 @@ const DIRECT: usize = 1024;
 /// |---|---|---|
 /// | [`InvalidData`](ErrorKind::InvalidData) | is not well formed | 400 |
 /// | [`TimedOut`](ErrorKind::TimedOut) | comes too slowly | 408 |
-/// | [`FileTooLarge`](ErrorKind::FileTooLarge) | is longer than [`Limits::body`] | 413 |
+/// | [`FileTooLarge`](ErrorKind::FileTooLarge) | is longer than [`Limits::body`], or its trailers than [`Limits::head`] | 413 |
 /// | [`UnexpectedEof`](ErrorKind::UnexpectedEof) | ends early | none |
 pub struct RequestBody<'a> {
     wire: &'a mut Wire,
@@ -239,18 +239,19 @@ impl<'a> RequestBody<'a> {
                         continue;
                     }
                 },
-                State::Trailers => match head::trailers(self.wire.input.bytes()) {
-                    Ok(Some((trailers, length))) => {
-                        self.trailers = trailers;
-                        self.wire.input.take(length);
-                        State::Done
+                State::Trailers => {
+                    match head::trailers(self.wire.input.bytes(), self.limits.head)? {
+                        Some((trailers, length)) => {
+                            self.trailers = trailers;
+                            self.wire.input.take(length);
+                            State::Done
+                        }
+                        None => {
+                            self.receive()?;
+                            continue;
+                        }
                     }
-                    Ok(None) => {
-                        self.receive()?;
-                        continue;
-                    }
-                    Err(()) => return Err(ErrorKind::InvalidData.into()),
-                },
+                }
             };
         }
     }
@@ -258,11 +259,14 @@ impl<'a> RequestBody<'a> {
 
 /// Whether a body in chunks that begins with these bytes is complete, or more than is received early, or not well formed. `from` is
 /// where the next chunk begins: so nothing is looked at twice.
-pub(crate) fn is_whole(bytes: &[u8], from: &mut usize, longest: u64) -> bool {
-    let longest = longest.min(EARLY as u64);
+pub(crate) fn is_whole(bytes: &[u8], from: &mut usize, limits: &Limits) -> bool {
+    let longest = limits.body.min(EARLY as u64);
     while let Some(rest) = bytes.get(*from..) {
         match chunk_length(rest) {
-            Ok(Some((0, line))) => return !matches!(head::trailers(&rest[line..]), Ok(None)),
+            Ok(Some((0, line))) => match head::trailers(&rest[line..], limits.head) {
+                Ok(None) => break,
+                _ => return true,
+            },
             Ok(Some((length, line))) if length <= longest => *from += line + length as usize + 2,
             Ok(None) => break,
             _ => return true,

@@ -150,7 +150,7 @@ impl Connection {
                     Framing::Length(body) if body <= (EARLY as u64).min(shared.limits.body) => {
                         length + body as usize
                     }
-                    Framing::Chunked if !is_whole(body, &mut self.chunk, shared.limits.body) => {
+                    Framing::Chunked if !is_whole(body, &mut self.chunk, &shared.limits) => {
                         bytes.len() + 1
                     }
                     _ => length,

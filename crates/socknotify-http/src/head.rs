@@ -1,6 +1,7 @@
 //! The head of a request. What two readers could read in two ways is refused (RFC 9112, section 11.2).
 
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::mem::{self, MaybeUninit};
 
 use bytes::BytesMut;
@@ -44,21 +45,20 @@ pub(crate) struct Head {
 
 /// The head that these bytes begin with, and its length; `None` if it is not complete. Else the status that refuses it.
 pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize)>, StatusCode> {
-    let parsed = parse_any(bytes, limits.target);
-    // The target is not known before its line is complete. Methods and versions are short.
-    let line = || memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
-    let longest = limits.target.min(limits.head).saturating_add(32);
-    match parsed {
-        Ok(None) if line() > longest => Err(StatusCode::URI_TOO_LONG),
-        Ok(None) if bytes.len() > limits.head => Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
-        Ok(Some((_, length))) if length > limits.head => {
-            Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
-        }
-        _ => parsed,
+    // What is behind a limit is not looked at: so in which parts it comes does not matter.
+    let head = &bytes[..bytes.len().min(limits.head)];
+    let line = &head[..head.len().min(limits.line)];
+    let (known, status) = match memchr::memchr(b'\n', line) {
+        None => (line, StatusCode::URI_TOO_LONG),
+        Some(_) => (head, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
+    };
+    match parse_known(known) {
+        Ok(None) if known.len() < bytes.len() => Err(status),
+        parsed => parsed,
     }
 }
 
-fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, StatusCode> {
+fn parse_known(bytes: &[u8]) -> Result<Option<(Head, usize)>, StatusCode> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
     let mut request = httparse::Request::new(&mut []);
     let length = match request.parse_with_uninit_headers(bytes, &mut headers) {
@@ -69,29 +69,19 @@ fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, Stat
         }
         Err(httparse::Error::Version) => {
             // Which version it is, its whole line says.
-            let line = bytes.trim_ascii_start();
-            let Some(end) = memchr::memchr(b'\n', line) else {
+            let Some(end) = memchr::memchr(b'\n', bytes) else {
                 return Ok(None);
             };
-            let line_end = bytes.len() - line.len() + end;
-            let line = bytes[..line_end].trim_ascii_end();
-            let words: Vec<_> = line.trim_ascii_start().split(|&it| it == b' ').collect();
-            return match words[..] {
+            return match bytes[..end].rsplit(|&it| it == b'/').next() {
                 // A later minor version says what this one says, and more.
-                [
-                    _,
-                    _,
-                    [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'],
-                ] => {
+                Some([b'1', b'.', b'2'..=b'9', b'\r']) => {
                     let mut known = bytes.to_vec();
-                    known[line.len() - 1] = b'1';
-                    parse_any(&known, longest)
+                    known[end - 2] = b'1';
+                    parse_known(&known)
                 }
-                [
-                    _,
-                    _,
-                    [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'],
-                ] => Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED),
+                Some([b'0' | b'2'..=b'9', b'.', b'0'..=b'9', b'\r']) => {
+                    Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED)
+                }
                 _ => Err(BAD),
             };
         }
@@ -101,9 +91,6 @@ fn parse_any(bytes: &[u8], longest: usize) -> Result<Option<(Head, usize)>, Stat
         return Err(BAD);
     }
     let (method, target) = (request.method.ok_or(BAD)?, request.path.ok_or(BAD)?);
-    if target.len() > longest {
-        return Err(StatusCode::URI_TOO_LONG);
-    }
     // What is behind it, `Uri` would drop.
     if target.contains('#') {
         return Err(BAD);
@@ -196,14 +183,14 @@ pub(crate) fn has_whole_ends(bytes: &[u8]) -> bool {
 }
 
 fn check_target(method: &Method, uri: &Uri) -> Result<(), StatusCode> {
-    let is_star = uri.path() == "*";
-    let is_path = uri.path().starts_with('/');
-    match (uri.scheme(), uri.authority()) {
+    let names_user = uri.authority().is_some_and(|it| it.as_str().contains('@'));
+    match uri.path() {
         // A server that is no proxy has no tunnels.
         _ if *method == Method::CONNECT => Err(StatusCode::NOT_IMPLEMENTED),
-        (None, Some(_)) => Err(StatusCode::BAD_REQUEST),
-        _ if is_path || is_star && *method == Method::OPTIONS => Ok(()),
-        _ => Err(StatusCode::BAD_REQUEST),
+        _ if names_user => Err(BAD),
+        "*" if *method == Method::OPTIONS => Ok(()),
+        path if path.starts_with('/') => Ok(()),
+        _ => Err(BAD),
     }
 }
 
@@ -272,20 +259,26 @@ pub(crate) fn lists(value: &[u8], element: &str) -> bool {
     elements.any(|it| it.trim_ascii().eq_ignore_ascii_case(element.as_bytes()))
 }
 
-/// Trailers, and their length; `None` if they are not complete.
-pub(crate) fn trailers(bytes: &[u8]) -> Result<Option<(HeaderMap, usize)>, ()> {
+/// Trailers of at most so many bytes, and their length; `None` if they are not complete.
+pub(crate) fn trailers(bytes: &[u8], most: usize) -> Result<Option<(HeaderMap, usize)>, ErrorKind> {
+    let known = &bytes[..bytes.len().min(most)];
     let mut headers = [EMPTY_HEADER; HEADERS];
-    match httparse::parse_headers(bytes, &mut headers) {
+    match httparse::parse_headers(known, &mut headers) {
+        Ok(Status::Partial) if known.len() < bytes.len() => Err(ErrorKind::FileTooLarge),
         Ok(Status::Partial) => Ok(None),
         Ok(Status::Complete((length, headers))) if has_whole_ends(&bytes[..length]) => {
             let mut map = HeaderMap::new();
             for header in headers {
-                let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(drop)?;
-                map.append(name, HeaderValue::from_bytes(header.value).map_err(drop)?);
+                let name = HeaderName::from_bytes(header.name.as_bytes());
+                let value = HeaderValue::from_bytes(header.value);
+                let (Ok(name), Ok(value)) = (name, value) else {
+                    return Err(ErrorKind::InvalidData);
+                };
+                map.append(name, value);
             }
             Ok(Some((map, length)))
         }
-        _ => Err(()),
+        _ => Err(ErrorKind::InvalidData),
     }
 }
 
@@ -414,17 +407,26 @@ mod tests {
 
     #[test]
     fn in_which_parts_it_comes_does_not_matter() {
+        let limits = Limits::default().line(40).head(80);
+        let long = "a".repeat(70);
         for (text, status) in [
             ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", 0),
             ("GET / HTTP/2.0\r\n\r\n", 505),
-            ("\r\nPRI * HTTP/2.0\r\n\r\n", 505),
+            ("PRI * HTTP/2.0\r\n\r\n", 505),
             ("GET / HTTP/x.0\r\n\r\n", 400),
+            (&format!("{long} / HTTP/1.1\r\nHost: a\r\n\r\n"), 414),
+            (&format!("GET /{long}\0"), 414),
+            (&format!("GET / HTTP/1.2{long}\r\n\r\n"), 414),
+            (&format!("GET / HTTP/1.1\r\nX: {long}\0"), 431),
         ] {
-            let ends = 0..=text.len();
-            let mut outcome = ends.map(|end| parse_text(&text[..end]));
-            let first = outcome.find(|it| !matches!(it, Ok(None)));
-            let got = first.expect(text).map_or_else(|it| it.as_u16(), |_| 0);
-            assert_eq!(got, status, "{text:?}");
+            let outcome = |end| match parse(&text.as_bytes()[..end], &limits) {
+                Ok(None) => None,
+                Ok(Some(_)) => Some(0),
+                Err(status) => Some(status.as_u16()),
+            };
+            let first = (0..=text.len()).find_map(outcome);
+            assert_eq!(first, Some(status), "{text:?}");
+            assert_eq!(outcome(text.len()), first, "{text:?}");
         }
     }
 
@@ -450,7 +452,7 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_refused_before_its_end() {
-        let limits = Limits::default().target(1000).head(4000);
+        let limits = Limits::default().line(1000).head(4000);
         let status = |text: &str| match parse(text.as_bytes(), &limits) {
             Err(status) => status.as_u16(),
             Ok(_) => 0,
@@ -466,12 +468,12 @@ mod tests {
         assert_eq!(status(&format!("{header}\r\n\r\n")), 431);
         // Whatever the version, and with nothing too much.
         for version in ["1.0", "1.1", "1.2"] {
-            let target = |length: usize| {
-                let target = format!("http://a/{}", "a".repeat(length - 9));
+            let line = |length: usize| {
+                let target = format!("http://a/{}", "a".repeat(length - 24));
                 format!("GET {target} HTTP/{version}\r\nHost: a\r\n\r\n")
             };
-            assert_eq!(status(&target(1000)), 0, "{version}");
-            assert_eq!(status(&target(1001)), 414, "{version}");
+            assert_eq!(status(&line(1000)), 0, "{version}");
+            assert_eq!(status(&line(1001)), 414, "{version}");
             let head = |length: usize| {
                 let head = format!("GET / HTTP/{version}\r\nHost: a\r\nX: ");
                 format!("{head}{}\r\n\r\n", "a".repeat(length - head.len() - 4))
@@ -480,7 +482,7 @@ mod tests {
             assert_eq!(status(&head(4001)), 431, "{version}");
             assert_eq!(status(&head(8000)[..4001]), 431, "{version}");
         }
-        let unlimited = Limits::default().target(usize::MAX).head(usize::MAX);
+        let unlimited = Limits::default().line(usize::MAX).head(usize::MAX);
         assert!(matches!(parse(b"GET / HT", &unlimited), Ok(None)));
         let many = "A: b\r\n".repeat(HEADERS + 1);
         assert_eq!(status(&format!("GET / HTTP/1.1\r\n{many}\r\n")), 431);

@@ -19,7 +19,7 @@ use crate::wire::after;
 #[must_use]
 pub struct Limits {
     pub(crate) head: usize,
-    pub(crate) target: usize,
+    pub(crate) line: usize,
     pub(crate) body: u64,
     pub(crate) connections: usize,
     pub(crate) idle: Duration,
@@ -34,7 +34,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             head: 16 << 10,
-            target: 8 << 10,
+            line: 8 << 10,
             body: 1 << 20,
             connections: 10_000,
             idle: Duration::from_secs(60),
@@ -56,9 +56,10 @@ impl Limits {
         self
     }
 
-    /// The most bytes of a request's target. 8 KiB by default. A longer one is answered with 414.
-    pub const fn target(mut self, bytes: usize) -> Self {
-        self.target = bytes;
+    /// The most bytes of a request's first line: its method, its target and its version. 8 KiB by default. A longer one is answered
+    /// with 414.
+    pub const fn line(mut self, bytes: usize) -> Self {
+        self.line = bytes;
         self
     }
 

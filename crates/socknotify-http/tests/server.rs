@@ -1715,3 +1715,192 @@ mod signals {
         }
     }
 }
+
+/// Odd requests, the statuses of their answers, and whether the connection is kept. `~` stands for `POST / HTTP/1.1`, a host and the
+/// header of chunks.
+#[test]
+fn odd_requests_have_the_answer_that_the_table_says() -> io::Result<()> {
+    const KEPT: bool = true;
+    const CLOSED: bool = false;
+    let table: &[(&str, &[u16], bool)] = &[
+        // Lines.
+        ("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", &[200], KEPT),
+        ("GET / HTTP/1.1\nHost: a\n\n", &[400], CLOSED),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\n", &[400], CLOSED),
+        ("GET / HTTP/1.1 \r\nHost: a\r\n\r\n", &[400], CLOSED),
+        ("GET\t/\tHTTP/1.1\r\nHost: a\r\n\r\n", &[400], CLOSED),
+        ("GET / \r\n\r\n", &[400], CLOSED),
+        // Versions.
+        ("GET / HTTP/1.0\r\n\r\n", &[200], CLOSED),
+        ("GET / HTTP/1.9\r\nHost: a\r\n\r\n", &[200], KEPT),
+        ("GET / HTTP/1.10\r\nHost: a\r\n\r\n", &[400], CLOSED),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[505], CLOSED),
+        ("GET / http/1.1\r\nHost: a\r\n\r\n", &[400], CLOSED),
+        // Methods.
+        ("get / HTTP/1.1\r\nHost: a\r\n\r\n", &[200], KEPT),
+        ("G:T / HTTP/1.1\r\nHost: a\r\n\r\n", &[400], CLOSED),
+        ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", &[501], CLOSED),
+        ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", &[200], KEPT),
+        (
+            "BASELINE-CONTROL-12345678901234567890 / HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[200],
+            KEPT,
+        ),
+        // Targets and hosts.
+        ("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", &[200], KEPT),
+        (
+            "GET http://u:p@a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[400],
+            CLOSED,
+        ),
+        ("GET a:80 HTTP/1.1\r\nHost: a\r\n\r\n", &[400], CLOSED),
+        ("GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", &[200], KEPT),
+        ("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", &[400], CLOSED),
+        ("GET /?\"a\" HTTP/1.1\r\nHost: a\r\n\r\n", &[400], CLOSED),
+        ("GET / HTTP/1.1\r\nHost:\r\n\r\n", &[200], KEPT),
+        ("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", &[400], CLOSED),
+        ("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", &[400], CLOSED),
+        (
+            "GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
+            &[400],
+            CLOSED,
+        ),
+        // Headers.
+        ("GET / HTTP/1.1\r\nHost: a\r\nX_Y:\r\n\r\n", &[200], KEPT),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX(: b\r\n\r\n", &[400], CLOSED),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nX: b\x07\r\n\r\n",
+            &[400],
+            CLOSED,
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nX: b\rc\r\n\r\n",
+            &[400],
+            CLOSED,
+        ),
+        // Lengths and codings. What is behind them is another request, or is not.
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\t03\t\r\n\r\nabcGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[200, 200],
+            KEPT,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3, 3\r\n\r\nabcGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[400],
+            CLOSED,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n",
+            &[413],
+            CLOSED,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\tChunked\r\n\r\n0\r\n\r\n",
+            &[200],
+            KEPT,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked,\r\n\r\n0\r\n\r\n",
+            &[400],
+            CLOSED,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+            &[501],
+            CLOSED,
+        ),
+        // Chunks.
+        (
+            "~3;a=\"b\"\r\nabc\r\n0\r\nX: y\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[200, 200],
+            KEPT,
+        ),
+        ("~3 \r\nabc\r\n0\r\n\r\n", &[400], CLOSED),
+        ("~3\r\nabcd\r\n0\r\n\r\n", &[400], CLOSED),
+        ("~3\nabc\n0\n\n", &[400], CLOSED),
+        ("~3\r\nabc\r\n0\r\nX : y\r\n\r\n", &[400], CLOSED),
+        (
+            "~0\r\nContent-Length: 5\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[200, 200],
+            KEPT,
+        ),
+        ("~100001\r\n", &[413], CLOSED),
+        // Connections and expectations.
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: closed\r\n\r\n",
+            &[200],
+            KEPT,
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: ,close,\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[200],
+            CLOSED,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc",
+            &[200],
+            KEPT,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nExpect: x\r\nContent-Length: 3\r\n\r\nabc",
+            &[417],
+            CLOSED,
+        ),
+    ];
+    let running = Running::start(server(), echo);
+    for (request, statuses, is_kept) in table {
+        let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let mut client = running.client()?;
+        client.send(request.replacen('~', chunked, 1))?;
+        for status in *statuses {
+            assert_eq!(client.answer()?.status, *status, "{request:?}");
+        }
+        assert_eq!(!client.has_ended()?, *is_kept, "{request:?}");
+    }
+    Ok(())
+}
+
+/// The statuses of the answers to this, when it comes in pieces of each of these sizes.
+fn in_pieces(running: &Running, request: &str, sizes: &[usize]) -> io::Result<Vec<u16>> {
+    let mut statuses = Vec::new();
+    for &size in sizes {
+        let mut client = running.client()?;
+        let mut writer = client.0.get_ref().try_clone()?;
+        let text = request.to_owned();
+        // It may be refused before it has come.
+        let sending = thread::spawn(move || {
+            for piece in text.as_bytes().chunks(size) {
+                if writer.write_all(piece).is_err() {
+                    break;
+                }
+            }
+        });
+        statuses.push(client.answer()?.status);
+        drop(client);
+        sending.join().expect("no panic");
+    }
+    Ok(statuses)
+}
+
+#[test]
+fn what_is_too_long_is_refused_however_it_comes() -> io::Result<()> {
+    let running = Running::start(server(), echo);
+    let line = |method: &str| format!("{method} / HTTP/1.1\r\nHost: a\r\n");
+    let trailers = |length: usize| {
+        let head = line("POST") + "Transfer-Encoding: chunked\r\n\r\n";
+        format!("{head}0\r\nX: {}\r\n\r\n", "y".repeat(length))
+    };
+    for (request, status) in [
+        (line(&"A".repeat(15_000)) + "\r\n", 414),
+        // What is wrong is behind the limit.
+        (format!("GET /{}\0", "a".repeat(15_000)), 414),
+        (format!("{}X: {}\0", line("GET"), "y".repeat(20_000)), 431),
+        (trailers(20_000), 413),
+        (trailers(82_000), 413),
+        (trailers(200_000), 413),
+    ] {
+        let statuses = in_pieces(&running, &request, &[1_000_000, 500])?;
+        assert_eq!(statuses, [status, status], "{}", request.len());
+    }
+    Ok(())
+}

@@ -22,7 +22,7 @@ use socknotify_http::{Limits, Request, Response, Server};
 static SERVER: LazyLock<SocketAddr> = LazyLock::new(|| {
     let server = Server::bind("127.0.0.1:0").expect("a free port");
     let address = server.local_addr().expect("it is bound");
-    let limits = Limits::default().head(2000).target(500).body(1000);
+    let limits = Limits::default().head(2000).line(500).body(1000);
     thread::spawn(move || server.limits(limits).serve(echo));
     address
 });
