@@ -183,11 +183,11 @@ pub(crate) fn has_whole_ends(bytes: &[u8]) -> bool {
 }
 
 fn check_target(method: &Method, uri: &Uri) -> Result<(), StatusCode> {
-    let names_user = uri.authority().is_some_and(|it| it.as_str().contains('@'));
+    let authority = uri.authority();
     match uri.path() {
         // A server that is no proxy has no tunnels.
         _ if *method == Method::CONNECT => Err(StatusCode::NOT_IMPLEMENTED),
-        _ if names_user => Err(BAD),
+        _ if authority.is_some_and(|it| !is_host(it.as_str().as_bytes())) => Err(BAD),
         "*" if *method == Method::OPTIONS => Ok(()),
         path if path.starts_with('/') => Ok(()),
         _ => Err(BAD),
@@ -195,22 +195,20 @@ fn check_target(method: &Method, uri: &Uri) -> Result<(), StatusCode> {
 }
 
 fn check_host((host, is_double): Field<'_>, version: Version) -> Result<(), StatusCode> {
-    let is_valid = |host: &[u8]| {
-        let port = host
-            .iter()
-            .rev()
-            .take_while(|it| it.is_ascii_digit())
-            .count();
-        let name = host[..host.len() - port].strip_suffix(b":").unwrap_or(host);
-        let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
-        name.iter().all(is_plain)
-            || Authority::try_from(host).is_ok_and(|it| !it.as_str().contains('@'))
-    };
     match host {
         None if version == Version::HTTP_10 => Ok(()),
-        Some(host) if !is_double && is_valid(host) => Ok(()),
+        Some(host) if !is_double && is_host(host) => Ok(()),
         _ => Err(BAD),
     }
+}
+
+/// Whether this is a host, perhaps with a port, and names no user.
+fn is_host(host: &[u8]) -> bool {
+    let port = host.iter().rev().take_while(|it| it.is_ascii_digit());
+    let name = &host[..host.len() - port.count()];
+    let name = name.strip_suffix(b":").unwrap_or(host);
+    let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    name.iter().all(is_plain) || Authority::try_from(name).is_ok_and(|it| it.host() == it.as_str())
 }
 
 fn framing(

@@ -1759,6 +1759,13 @@ fn odd_requests_have_the_answer_that_the_table_says() -> io::Result<()> {
         ("GET /?\"a\" HTTP/1.1\r\nHost: a\r\n\r\n", &[400], CLOSED),
         ("GET / HTTP/1.1\r\nHost:\r\n\r\n", &[200], KEPT),
         ("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", &[400], CLOSED),
+        ("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n", &[400], CLOSED),
+        ("GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", &[200], KEPT),
+        (
+            "GET http://a:b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            &[400],
+            CLOSED,
+        ),
         ("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", &[400], CLOSED),
         (
             "GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
