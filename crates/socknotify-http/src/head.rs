@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::mem::{self, MaybeUninit};
 
 use bytes::BytesMut;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Uri};
 use http::{Method, Request, StatusCode, Version, request};
 use httparse::{EMPTY_HEADER, Status};
@@ -101,7 +101,7 @@ fn parse_known(bytes: &[u8]) -> Result<Option<(Head, usize)>, StatusCode> {
     };
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
     let mut fields = Fields::default();
-    let (uri, headers) = SPARE.with_borrow_mut(|(memory, map)| {
+    let (uri, mut headers) = SPARE.with_borrow_mut(|(memory, map)| {
         // One copy for all values.
         if memory.capacity() < length {
             memory.reserve(length.max(MEMORY));
@@ -124,6 +124,11 @@ fn parse_known(bytes: &[u8]) -> Result<Option<(Head, usize)>, StatusCode> {
     })?;
     check_target(&method, &uri)?;
     check_host(fields.host, version)?;
+    // The target's host counts, whatever the header says (RFC 9112, section 3.2.2).
+    if let Some(authority) = uri.authority() {
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| BAD)?;
+        headers.insert(HOST, host);
+    }
     let framing = framing(fields.length, fields.coding, version)?;
     let expects_continue = expects_continue(fields.expect, version)?;
     let persists = !fields.closes && (version == Version::HTTP_11 || fields.keeps_alive);
@@ -444,8 +449,9 @@ mod tests {
                 .path(),
             "*"
         );
-        let absolute = head("GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n");
+        let absolute = head("GET http://a:1/b HTTP/1.1\r\nHost: c\r\n\r\n");
         assert_eq!(absolute.parts.uri.path(), "/b");
+        assert_eq!(absolute.parts.headers["host"], "a:1");
     }
 
     #[test]
