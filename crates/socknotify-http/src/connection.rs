@@ -224,7 +224,7 @@ impl Connection {
             return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, is_head, shared);
         }
         // What has come is answered, also at the end.
-        let is_last = shared.port.is_draining() && !self.has_buffered();
+        let is_last = shared.handle.is_draining() && !self.has_buffered();
         let answer = Answer {
             version,
             is_head,
@@ -337,7 +337,7 @@ pub(crate) fn on_event<F>(
             }
             let interest = match next {
                 // It may have been told to end while it was sent an answer.
-                Next::Request if shared.port.is_draining() && !held.has_buffered() => {
+                Next::Request if shared.handle.is_draining() && !held.has_buffered() => {
                     Interest::IN.until(Instant::now())
                 }
                 Next::Request => Interest::IN.within(limits.idle),

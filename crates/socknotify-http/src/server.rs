@@ -9,11 +9,11 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::{fd::OwnedFd, unix::net::UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use socknotify::CompletionPort;
-use socknotify::owned::{Interest, Listening, Port, Serving};
+use socknotify::owned::{Interest, Listening, Port, Serving, SlowHandler};
 
 use crate::connection::{self, Connection};
 use crate::date;
@@ -35,13 +35,13 @@ const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED)
 #[must_use = "it serves nobody before `serve`"]
 pub struct Server {
     listener: Listener,
-    port: Arc<Port<Connection>>,
-    counts: Arc<Counts>,
+    handle: Handle,
     limits: Limits,
     serving: Serving,
     log: Option<Box<dyn Write + Send>>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<rustls::ServerConfig>>,
+    /// Signals end it.
     ends: OnceLock<Arc<()>>,
 }
 
@@ -69,7 +69,7 @@ impl From<UnixListener> for Listener {
 }
 
 /// What a server counts, and what it does.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Counts {
     /// Answers, by the first digit of their status.
     answers: [AtomicU64; 6],
@@ -77,11 +77,11 @@ struct Counts {
     sent: AtomicU64,
     failed: AtomicU64,
     left_out: Arc<AtomicU64>,
-    running: Mutex<Vec<Weak<Mutex<Running>>>>,
+    running: Mutex<Vec<Arc<Mutex<Running>>>>,
 }
 
 /// What a thread answers.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Running {
     begun: Option<Instant>,
     /// The first line of the request.
@@ -100,9 +100,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Shared<F> {
     pub(crate) handler: F,
     pub(crate) limits: Limits,
-    pub(crate) port: Arc<Port<Connection>>,
-    counts: Arc<Counts>,
-    log: Option<Arc<Log>>,
+    pub(crate) handle: Handle,
+    log: Option<Log>,
 }
 
 impl Server {
@@ -142,8 +141,10 @@ impl Server {
     pub fn on_port(port: CompletionPort, listener: impl Into<Listener>) -> Self {
         Server {
             listener: listener.into(),
-            port: Arc::new(Port::from(port)),
-            counts: Arc::default(),
+            handle: Handle {
+                port: Arc::new(Port::from(port)),
+                counts: Arc::default(),
+            },
             limits: Limits::default(),
             serving: Serving::default().name("http"),
             log: None,
@@ -222,10 +223,7 @@ impl Server {
 
     /// To end it, and to see how it does, from other threads and from handlers.
     pub fn handle(&self) -> Handle {
-        Handle {
-            port: Arc::clone(&self.port),
-            counts: Arc::clone(&self.counts),
-        }
+        self.handle.clone()
     }
 
     /// Ends it within this time when the process is told to end: see [`Handle::drain`]. By SIGTERM or SIGINT; on Windows by Ctrl-C and
@@ -259,25 +257,16 @@ impl Server {
     where
         F: Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
     {
-        let Server {
-            listener,
-            port,
-            counts,
-            limits,
-            serving,
-            log,
-            #[cfg(feature = "tls")]
-            tls,
-            ends: _ends,
-        } = self;
-        let start = |writer| Log::start(writer, Arc::clone(&counts.left_out)).map(Arc::new);
-        let log = log.map(start).transpose()?;
+        let (limits, port) = (self.limits, Arc::clone(&self.handle.port));
+        let left_out = &self.handle.counts.left_out;
+        let start = |writer| Log::start(writer, Arc::clone(left_out));
+        let log = self.log.map(start).transpose()?;
         let listening =
             Listening::arming(Interest::IN.within(limits.head_time)).at_most(limits.connections);
         let connection = move |stream, peer| {
             let wire = Wire {
                 #[cfg(feature = "tls")]
-                tls: tls.as_ref().map(|config| {
+                tls: self.tls.as_ref().map(|config| {
                     let session = rustls::ServerConnection::new(Arc::clone(config));
                     Box::new(session.expect("an extension that was chosen fits in a message"))
                 }),
@@ -285,7 +274,7 @@ impl Server {
             };
             Connection::new(wire, peer)
         };
-        let listened = match listener {
+        let listened = match self.listener {
             Listener::Tcp(listener) => port.listen(listener, listening, connection),
             // But for addresses and TCP's options, one kind of stream socket does what the other does.
             #[cfg(unix)]
@@ -300,12 +289,11 @@ impl Server {
         let shared = Arc::new(Shared {
             handler,
             limits,
-            port: Arc::clone(&port),
-            counts,
+            handle: self.handle,
             log,
         });
         let serves = Arc::clone(&shared);
-        let left = port.serve_detached(serving, move |worker, event| {
+        let left = port.serve_detached(self.serving, move |worker, event| {
             connection::on_event(&serves, worker, event);
         })?;
         for mut connection in port.close() {
@@ -314,19 +302,20 @@ impl Server {
         if let Some(log) = &shared.log {
             log.end();
         }
-        if !left.is_empty() {
-            let says = left.iter().map(|handler| {
-                let name = handler.thread.name.as_deref().unwrap_or("a thread");
-                format!(
-                    "{name} in {}",
-                    handler.thread.system_call.unwrap_or("no call")
-                )
-            });
-            let (count, says) = (left.len(), says.collect::<Vec<_>>().join(", "));
-            let text = format!("{count} handlers were left behind: {says}");
-            return Err(io::Error::new(ErrorKind::TimedOut, text));
+        if left.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let says = left.iter().map(|SlowHandler { thread, .. }| {
+            let (name, call) = (thread.name.as_deref(), thread.system_call);
+            format!(
+                "{} in {}",
+                name.unwrap_or("a thread"),
+                call.unwrap_or("no call")
+            )
+        });
+        let (count, says) = (left.len(), says.collect::<Vec<_>>().join(", "));
+        let text = format!("{count} handlers were left behind: {says}");
+        Err(io::Error::new(ErrorKind::TimedOut, text))
     }
 }
 
@@ -343,11 +332,11 @@ impl<F> Shared<F> {
     fn on_running<R>(&self, call: impl FnOnce(&mut Running) -> R) -> R {
         RUNNING.with(|running| {
             let running = running.get_or_init(|| {
-                let running = Arc::<Mutex<Running>>::default();
-                let mut all = lock(&self.counts.running);
-                all.retain(|it| it.strong_count() > 0);
-                all.push(Arc::downgrade(&running));
-                running
+                let mut all = lock(&self.handle.counts.running);
+                // Other threads have ended.
+                all.retain(|it| Arc::strong_count(it) > 1);
+                all.push(Arc::default());
+                Arc::clone(&all[all.len() - 1])
             });
             call(&mut lock(running))
         })
@@ -376,14 +365,15 @@ impl<F> Shared<F> {
     /// Count an answer, and log it.
     pub(crate) fn count(&self, sent: &Sending, is_whole: bool, peer: SocketAddr) {
         let (status, length) = (sent.parts.status.as_u16(), sent.length());
+        let counts = &self.handle.counts;
         let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
-        add(&self.counts.answers[usize::from(status / 100).min(5)], 1);
-        add(&self.counts.sent, length);
+        add(&counts.answers[usize::from(status / 100).min(5)], 1);
+        add(&counts.sent, length);
         if sent.has_failed {
-            add(&self.counts.failed, 1);
+            add(&counts.failed, 1);
         }
         if !is_whole {
-            add(&self.counts.incomplete, 1);
+            add(&counts.incomplete, 1);
         }
         let Some(log) = &self.log else { return };
         let end = if is_whole { "" } else { " incomplete" };
@@ -397,7 +387,7 @@ impl<F> Shared<F> {
 }
 
 /// A running [`Server`], for other threads.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Handle {
     port: Arc<Port<Connection>>,
     counts: Arc<Counts>,
@@ -423,9 +413,9 @@ impl Handle {
     ///
     /// For an admin's page, or for [`Serving::on_slow`], which calls when handlers take long.
     pub fn slow(&self, time: Duration) -> Vec<(Duration, String)> {
-        let running = lock(&self.counts.running).clone();
-        let slow = running.iter().filter_map(Weak::upgrade).filter_map(|it| {
-            let it = lock(&it);
+        let running = lock(&self.counts.running);
+        let slow = running.iter().filter_map(|it| {
+            let it = lock(it);
             let took = it.begun?.elapsed();
             let end = memchr::memchr(b'?', &it.line).or(memchr::memrchr(b' ', &it.line));
             let request = it.line[..end.unwrap_or(it.line.len())].escape_ascii();
@@ -454,14 +444,6 @@ impl Handle {
             threads: serving.threads,
             waiting_threads: serving.waiting,
         }
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
-            .field("metrics", &self.metrics())
-            .finish_non_exhaustive()
     }
 }
 
