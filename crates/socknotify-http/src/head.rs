@@ -237,7 +237,7 @@ fn framing(
 }
 
 /// Digits, and nothing else.
-fn number(value: &[u8]) -> Option<u64> {
+pub(crate) fn number(value: &[u8]) -> Option<u64> {
     let is_plain = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(value).ok().filter(|_| is_plain)?;
     text.parse().ok()

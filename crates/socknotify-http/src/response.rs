@@ -179,9 +179,14 @@ impl From<Vec<u8>> for ResponseBody {
     }
 }
 
-/// What the server says of an error, with the status as its text.
+/// A status as text.
+pub(crate) fn text(status: StatusCode) -> ResponseBody {
+    format!("{status}\n").into()
+}
+
+/// What the server says of an error.
 pub(crate) fn error(status: StatusCode) -> Response {
-    let mut response = Response::new(format!("{status}\n").into());
+    let mut response = Response::new(text(status));
     *response.status_mut() = status;
     response
 }
@@ -456,7 +461,7 @@ fn write_head(
         has_date |= name == DATE;
         line(out, name.as_str(), value.as_bytes());
     }
-    if is_text && !has_type {
+    if is_text && !has_type && ending != Ending::None {
         line(out, "content-type", b"text/plain; charset=utf-8");
     }
     match ending {
