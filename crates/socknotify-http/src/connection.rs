@@ -1,11 +1,9 @@
 //! [`Connection`]: one client, and what becomes of its events.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::mem;
 use std::net::{SocketAddr, TcpStream};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode, Version};
@@ -15,8 +13,7 @@ use socknotify::owned::{
 
 use crate::body::{EARLY, RequestBody, is_whole};
 use crate::head::{self, Framing, Head};
-use crate::limits::Limits;
-use crate::response::{self, Answer, Sending, Stop, Upgraded};
+use crate::response::{self, Answer, Sending, Stop, Upgraded, caught};
 use crate::server::Shared;
 use crate::wire::{Wire, after, input};
 use crate::{Request, Response};
@@ -34,10 +31,10 @@ pub(crate) struct Connection {
     peer: SocketAddr,
     /// So many bytes have to be there before it goes on. 0 if nothing has begun.
     needed: usize,
-    /// When the head that has begun is to be there.
-    deadline: Option<Instant>,
-    /// The head is there: since when, and how long it is. And where the next chunk of its body begins.
-    body: Option<(Instant, usize)>,
+    /// Since when a head comes; or a body, if its head is there.
+    begun: Option<Instant>,
+    /// How long a head is that is there, and where the next chunk of its body begins.
+    head: usize,
     chunk: usize,
     /// An answer that the client has not taken yet: nothing is received before it has.
     waiting: Option<Box<Waiting>>,
@@ -64,11 +61,8 @@ impl Source for Connection {
 
 /// What comes next on a connection.
 enum Next {
-    /// The rest of a request.
-    Rest,
-    Request,
-    /// The rest of an answer is to be sent.
-    Send,
+    /// A request, or the rest of one; or room for the rest of an answer.
+    Event,
     /// The last answer was sent.
     Close,
     /// There is nobody, or nobody who understands.
@@ -84,8 +78,8 @@ impl Connection {
             wire,
             peer,
             needed: 0,
-            deadline: None,
-            body: None,
+            begun: None,
+            head: 0,
             chunk: 0,
             waiting: None,
         }
@@ -96,20 +90,27 @@ impl Connection {
         length > 0 && length >= self.needed
     }
 
-    /// What to wait for, if a request or an answer has begun.
-    fn interest(&mut self, limits: &Limits) -> Interest {
-        let now = Instant::now();
+    /// What to wait for.
+    fn interest<F>(&mut self, shared: &Shared<F>) -> Interest {
+        let (limits, now) = (&shared.limits, Instant::now());
         if let Some(waiting) = &mut self.waiting {
             waiting.untaken = unacknowledged(&self.wire.stream);
             return Interest::OUT.until(waiting.sending.end.min(after(now, limits.stall)));
         }
-        Interest::IN.until(match self.body {
-            Some((since, head)) => {
+        if self.needed == 0 {
+            // What has come is answered, also at the end; if there is nothing, its time is over at once.
+            let is_over = shared.handle.is_draining() && !self.has_buffered();
+            let time = if is_over { Duration::ZERO } else { limits.idle };
+            return Interest::IN.until(after(now, time));
+        }
+        let begun = *self.begun.get_or_insert(now);
+        Interest::IN.until(match self.head {
+            0 => after(begun, limits.head_time),
+            head => {
                 let received = self.wire.input.bytes().len() - head;
-                let end = limits.body_end(since, received as u64);
+                let end = limits.body_end(begun, received as u64);
                 end.min(after(now, limits.stall))
             }
-            None => *self.deadline.get_or_insert(after(now, limits.head_time)),
         })
     }
 
@@ -133,15 +134,14 @@ impl Connection {
             }
         }
         // Some clients send an empty line behind a body.
-        while self.body.is_none() && self.wire.input.bytes().starts_with(b"\r\n") {
+        while self.head == 0 && self.wire.input.bytes().starts_with(b"\r\n") {
             self.wire.input.take(2);
         }
         let bytes = self.wire.input.bytes();
         match head::parse(bytes, &shared.limits) {
-            Ok(None) if bytes.is_empty() && self.wire.is_plain() => Next::Request,
             Ok(None) => {
                 self.needed = bytes.len() + 1;
-                Next::Rest
+                Next::Event
             }
             Ok(Some((head, length))) => {
                 let body = &bytes[length..];
@@ -157,13 +157,15 @@ impl Connection {
                 };
                 if needed > bytes.len() {
                     self.needed = needed;
-                    self.body = self.body.or_else(|| Some((Instant::now(), length)));
+                    if self.head == 0 {
+                        (self.head, self.begun) = (length, Some(Instant::now()));
+                    }
                     head::reuse(head.parts.headers);
-                    return Next::Rest;
+                    return Next::Event;
                 }
                 shared.begin(bytes, Instant::now());
                 self.wire.input.take(length);
-                (self.needed, self.deadline, self.body, self.chunk) = (0, None, None, 0);
+                (self.needed, self.begun, self.head, self.chunk) = (0, None, 0, 0);
                 self.answer(head, shared)
             }
             Err(status) => {
@@ -196,29 +198,23 @@ impl Connection {
         let (wire, peer) = (&mut self.wire, self.peer);
         let body = RequestBody::new(wire, peer, &shared.limits, &head);
         let mut request = Request::from_parts(head.parts, body);
-        let handled = catch_unwind(AssertUnwindSafe(|| (shared.handler)(&mut request)));
-        let is_panic = handled.is_err();
-        let response = handled.unwrap_or_else(|panic: Box<dyn Any + Send>| {
-            // The panic hook has reported it. To drop what it carries may panic as well.
-            mem::forget(panic);
-            response::error(StatusCode::INTERNAL_SERVER_ERROR)
-        });
-        let failure = request.body().failure();
-        let is_whole = !is_panic && failure.is_none() && request.body_mut().skip();
-        let response = match failure.or(request.body().failure()) {
+        let handled = caught(|| (shared.handler)(&mut request));
+        let is_whole = handled.is_some() && request.body_mut().skip();
+        let response = match (request.body().failure(), handled) {
             // There is nobody to answer.
-            Some(None) => return Next::Drop,
-            Some(Some(status)) => response::error(status),
-            None => response,
+            (Some(None), _) => return Next::Drop,
+            (Some(Some(status)), _) => response::error(status),
+            (None, Some(response)) => response,
+            (None, None) => response::error(StatusCode::INTERNAL_SERVER_ERROR),
         };
         let (request, _) = request.into_parts();
+        let status = response.status();
         let is_valid = match response.body().is_upgrade() {
             // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
             true => {
-                let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-                is_switch && is_whole && version == Version::HTTP_11
+                StatusCode::SWITCHING_PROTOCOLS == status && is_whole && version == Version::HTTP_11
             }
-            false => !response.status().is_informational(),
+            false => !status.is_informational(),
         };
         if !is_valid {
             return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, is_head, shared);
@@ -251,34 +247,44 @@ impl Connection {
                 begun,
                 untaken: None,
             }));
-            return Next::Send;
+            return Next::Event;
         }
         shared.count(&sending, sent.is_ok(), self.peer);
         let persists = sending.answer.persists;
         match (sent, sending.into_upgrade()) {
             (Ok(()), Some(call)) => Next::Upgrade(call),
-            (Ok(()), None) if persists => Next::Request,
+            (Ok(()), None) if persists => Next::Event,
             (Ok(()) | Err(Stop::Body), _) => Next::Close,
             (Err(_), _) => Next::Drop,
         }
     }
 
-    /// Whether the client has taken something of its answer since it was armed. Where the system does not tell, it has not.
-    fn has_taken(&self) -> bool {
+    /// The time of what it waits for has passed.
+    fn time_out<F>(&mut self, shared: &Shared<F>) -> Next {
+        let Some(waiting) = &self.waiting else {
+            let bytes = self.wire.input.bytes();
+            if bytes.is_empty() {
+                return Next::Close;
+            }
+            shared.begin(bytes, Instant::now());
+            return self.refuse(StatusCode::REQUEST_TIMEOUT, false, shared);
+        };
         let untaken = unacknowledged(&self.wire.stream);
-        self.waiting.as_ref().is_some_and(|it| {
-            Instant::now() < it.sending.end && untaken.is_some() && untaken < it.untaken
-        })
+        // The client has taken something of its answer since it was armed. Where the system does not tell, it has not.
+        let has_taken = untaken.is_some() && untaken < waiting.untaken;
+        if has_taken && Instant::now() < waiting.sending.end {
+            return Next::Event;
+        }
+        self.give_up(shared);
+        Next::Drop
     }
 
     /// Count and log the answer that waits, if there is one: it is not sent any more.
-    pub(crate) fn give_up<F>(&mut self, shared: &Shared<F>) -> bool {
-        let Some(waiting) = self.waiting.take() else {
-            return false;
-        };
-        shared.begin(&waiting.line, waiting.begun);
-        shared.count(&waiting.sending, false, self.peer);
-        true
+    pub(crate) fn give_up<F>(&mut self, shared: &Shared<F>) {
+        if let Some(waiting) = self.waiting.take() {
+            shared.begin(&waiting.line, waiting.begun);
+            shared.count(&waiting.sending, false, self.peer);
+        }
     }
 }
 
@@ -298,51 +304,27 @@ pub(crate) fn on_event<F>(
 ) where
     F: Fn(&mut Request<'_>) -> Response,
 {
-    let limits = &shared.limits;
     let (mut held, next) = match event {
         Event::Ready(mut held, _) => {
             let (connection, readiness) = held.split();
             let next = connection.serve(readiness, shared);
             (held, next)
         }
-        // What it has sent is answered; if there is nothing, its time is over at once.
-        Event::Draining(mut held) => {
-            let interest = match held.needed {
-                0 if held.waiting.is_none() => Interest::IN.until(Instant::now()),
-                _ => held.interest(limits),
-            };
-            return worker.arm(held, interest);
-        }
+        Event::Draining(held) => (held, Next::Event),
         Event::TimedOut(mut held) => {
-            let next = if held.has_taken() {
-                Next::Send
-            } else if held.give_up(shared) {
-                Next::Drop
-            } else if held.wire.input.bytes().is_empty() {
-                Next::Close
-            } else {
-                shared.begin(held.wire.input.bytes(), Instant::now());
-                held.refuse(StatusCode::REQUEST_TIMEOUT, false, shared)
-            };
+            let next = held.time_out(shared);
             (held, next)
         }
         // It is closed.
         _ => return,
     };
     match next {
-        Next::Rest | Next::Request | Next::Send => {
+        Next::Event => {
             if held.wire.input.bytes().is_empty() {
-                let input = mem::replace(&mut held.wire.input, input(limits));
+                let input = mem::replace(&mut held.wire.input, input(&shared.limits));
                 SPARE.set(Some(input));
             }
-            let interest = match next {
-                // It may have been told to end while it was sent an answer.
-                Next::Request if shared.handle.is_draining() && !held.has_buffered() => {
-                    Interest::IN.until(Instant::now())
-                }
-                Next::Request => Interest::IN.within(limits.idle),
-                _ => held.interest(limits),
-            };
+            let interest = held.interest(shared);
             worker.arm(held, interest);
         }
         Next::Close => {
@@ -353,15 +335,14 @@ pub(crate) fn on_event<F>(
         Next::Drop => drop(held),
         Next::Upgrade(call) => {
             let wire = held.into_inner().wire;
-            if blocking(&wire.stream, limits.stall).is_err() {
-                return shared.end();
+            if blocking(&wire.stream, shared.limits.stall).is_ok() {
+                call(Upgraded {
+                    stream: wire.stream,
+                    read_ahead: wire.input.bytes().to_vec(),
+                    #[cfg(feature = "tls")]
+                    tls: wire.tls,
+                });
             }
-            call(Upgraded {
-                stream: wire.stream,
-                read_ahead: wire.input.bytes().to_vec(),
-                #[cfg(feature = "tls")]
-                tls: wire.tls,
-            });
         }
     }
     shared.end();

@@ -1,7 +1,7 @@
 //! [`file_response`]: what a request wants of a file, by its conditions and its range (RFC 9110, sections 13 and 14).
 
 use std::fs::{File, Metadata};
-use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -95,10 +95,9 @@ pub fn file_response(
                 answer = answer.header(CONTENT_RANGE, range);
             }
             let Range { start, end } = part.unwrap_or(0..length);
-            (&file).seek(SeekFrom::Start(start))?;
+            let body = ResponseBody::file_part(file, start, end - start)?;
             let answer = answer.header(CONTENT_TYPE, content_type);
-            let answer = answer.header(ACCEPT_RANGES, "bytes");
-            answer.body(ResponseBody::rest_of(file, end - start))
+            answer.header(ACCEPT_RANGES, "bytes").body(body)
         }
     };
     answer.map_err(io::Error::other)

@@ -11,8 +11,6 @@ mod log;
 mod response;
 mod server;
 mod signals;
-#[cfg(feature = "tls")]
-mod tls;
 mod wire;
 
 pub use body::RequestBody;

@@ -81,23 +81,14 @@ impl ResponseBody {
         Ok(ResponseBody(Kind::File(file, length)))
     }
 
-    /// A part of a file.
+    /// A part of a file, as [`file`](Self::file): the file must not be shorter.
     ///
     /// # Errors
     ///
-    /// As [`file`](Self::file); [`UnexpectedEof`](ErrorKind::UnexpectedEof) if the file is shorter.
+    /// The system's, if the file has no positions.
     pub fn file_part(mut file: File, from: u64, length: u64) -> io::Result<Self> {
-        let end = from.checked_add(length);
-        if end.is_none_or(|end| file.metadata().is_ok_and(|it| it.len() < end)) {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
         file.seek(SeekFrom::Start(from))?;
         Ok(ResponseBody(Kind::File(file, length)))
-    }
-
-    /// So many bytes of a file, from its position on.
-    pub(crate) fn rest_of(file: File, length: u64) -> Self {
-        ResponseBody(Kind::File(file, length))
     }
 
     /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end.
@@ -191,6 +182,13 @@ pub(crate) fn error(status: StatusCode) -> Response {
     response
 }
 
+/// What it returns; `None` if it panics. The panic hook has reported that, and to drop what it carries may panic as well.
+pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(call))
+        .map_err(mem::forget)
+        .ok()
+}
+
 /// What decides how an answer is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
@@ -239,10 +237,9 @@ thread_local! {
 pub(crate) struct Sending {
     /// Whether the connection may be used again, and more.
     pub(crate) answer: Answer,
-    pub(crate) parts: Parts,
-    /// What of its body is not in `bytes` yet. It is left out if `is_bare`.
+    pub(crate) status: StatusCode,
+    /// What of its body is to be sent, and not in `bytes` yet.
     body: ResponseBody,
-    is_bare: bool,
     ending: Ending,
     /// What goes next, and how much of it went.
     bytes: Cow<'static, [u8]>,
@@ -257,23 +254,37 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    pub(crate) fn new(response: Response, answer: Answer, end: Instant) -> Self {
-        let (parts, body) = response.into_parts();
-        let mut sending = Sending {
+    pub(crate) fn new(response: Response, mut answer: Answer, end: Instant) -> Self {
+        let (parts, mut body) = response.into_parts();
+        let status = parts.status;
+        let has_body = !(status.is_informational()
+            || status == StatusCode::NO_CONTENT
+            || status == StatusCode::NOT_MODIFIED);
+        let ending = match body.length() {
+            _ if !has_body => Ending::None,
+            Some(length) => Ending::Length(length),
+            None if answer.version == Version::HTTP_11 => Ending::Chunks,
+            None => Ending::Close,
+        };
+        let is_text = has_body && matches!(body.0, Kind::Bytes(_, true));
+        let mut head = OUT.take();
+        head.clear();
+        answer.persists = write_head(&mut head, answer, &parts, ending, is_text);
+        if (!has_body || answer.is_head) && !body.is_upgrade() {
+            body = ().into();
+        }
+        Sending {
             answer,
-            parts,
+            status,
             body,
-            is_bare: false,
-            ending: Ending::None,
-            bytes: Cow::Owned(OUT.take()),
+            ending,
+            head: head.len() as u64,
+            bytes: Cow::Owned(head),
             gone: 0,
             end,
             sent: 0,
-            head: 0,
             has_failed: false,
-        };
-        sending.begin();
-        sending
+        }
     }
 
     /// How much of the body was sent.
@@ -294,42 +305,21 @@ impl Sending {
     ///
     /// If the body fails before anything was sent, the client is told that. A reader may also panic.
     pub(crate) fn go_on(&mut self, wire: &mut Wire) -> Result<(), Stop> {
-        loop {
-            let sent = catch_unwind(AssertUnwindSafe(|| self.send(wire)));
-            let sent = sent.unwrap_or_else(|panic| {
-                // To drop what it carries may panic as well.
-                mem::forget(panic);
-                Err(Stop::Body)
-            });
-            let has_failed = matches!(sent, Err(Stop::Body));
-            self.has_failed |= has_failed;
-            if !has_failed || self.sent > 0 {
-                return sent;
-            }
-            (self.parts, self.body) = error(StatusCode::INTERNAL_SERVER_ERROR).into_parts();
-            self.answer.persists = false;
-            self.begin();
+        let sent = caught(|| self.send(wire)).unwrap_or(Err(Stop::Body));
+        if !matches!(sent, Err(Stop::Body)) {
+            return sent;
         }
-    }
-
-    /// Put the head in place.
-    fn begin(&mut self) {
-        let status = self.parts.status;
-        let has_body = !(status.is_informational()
-            || status == StatusCode::NO_CONTENT
-            || status == StatusCode::NOT_MODIFIED);
-        self.is_bare = !has_body || self.answer.is_head;
-        self.ending = match self.body.length() {
-            _ if !has_body => Ending::None,
-            Some(length) => Ending::Length(length),
-            None if self.answer.version == Version::HTTP_11 => Ending::Chunks,
-            None => Ending::Close,
+        self.has_failed = true;
+        if self.sent > 0 {
+            return sent;
+        }
+        self.answer.persists = false;
+        let response = error(StatusCode::INTERNAL_SERVER_ERROR);
+        *self = Sending {
+            has_failed: true,
+            ..Sending::new(response, self.answer, self.end)
         };
-        let is_text = matches!(self.body.0, Kind::Bytes(_, true));
-        let out = self.bytes.to_mut();
-        out.clear();
-        self.answer.persists = write_head(out, self.answer, &self.parts, self.ending, is_text);
-        self.head = out.len() as u64;
+        self.send(wire)
     }
 
     fn send(&mut self, wire: &mut Wire) -> Result<(), Stop> {
@@ -348,11 +338,8 @@ impl Sending {
                 Cow::Owned(bytes) => bytes.clear(),
                 Cow::Borrowed(bytes) => *bytes = b"",
             }
-            if let (Kind::File(file, left), false) = (&mut self.body.0, self.is_bare) {
-                if wire.is_plain() {
-                    send_file(file, left, &wire.stream, self.end, &mut self.sent)?;
-                }
-            }
+            #[cfg(target_os = "linux")]
+            self.send_file(wire)?;
             self.fill()?;
             if self.bytes.is_empty() {
                 return Ok(());
@@ -363,26 +350,50 @@ impl Sending {
         }
     }
 
+    /// `sendfile` — Send of a file what the client has room for, as far as the system does it for such a file. Whether the file or
+    /// the client fails, a copy finds out.
+    #[cfg(target_os = "linux")]
+    fn send_file(&mut self, wire: &Wire) -> Result<(), Stop> {
+        use rustix::io::Errno;
+
+        /// Between such parts the time is looked at.
+        const AT_ONCE: u64 = 1 << 20;
+
+        let Kind::File(file, left) = &mut self.body.0 else {
+            return Ok(());
+        };
+        while *left > 0 && wire.is_plain() {
+            if Instant::now() >= self.end {
+                return Err(Stop::Client);
+            }
+            let most = (*left).min(AT_ONCE) as usize;
+            match rustix::fs::sendfile(&wire.stream, &*file, None, most) {
+                Err(Errno::AGAIN | Errno::INTR) => return Err(Stop::Full),
+                Ok(0) | Err(_) => break,
+                Ok(count) => {
+                    *left -= count as u64;
+                    self.sent += count as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Add what comes next of the body: nothing at its end.
     fn fill(&mut self) -> Result<(), Stop> {
-        if self.is_bare {
-            return Ok(());
-        }
         match &mut self.body.0 {
             Kind::Upgrade(_) => {}
-            // At its end, and if it is long and behind the head.
-            Kind::Bytes(bytes, _) if bytes.is_empty() => {}
             Kind::Bytes(bytes, _) if self.bytes.is_empty() => {
                 keep(mem::replace(&mut self.bytes, mem::take(bytes)));
             }
             Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => {
                 self.bytes.to_mut().extend_from_slice(&mem::take(bytes));
             }
+            // Behind its head.
             Kind::Bytes(..) => {}
             Kind::File(file, left) => read_piece(file, left, self.bytes.to_mut())?,
             Kind::Reader(reader, Some(left)) => read_piece(reader, left, self.bytes.to_mut())?,
             Kind::Reader(reader, None) => {
-                let out = self.bytes.to_mut();
                 let mut piece = vec![0; PIECE];
                 let count = loop {
                     match reader.read(&mut piece) {
@@ -390,16 +401,19 @@ impl Sending {
                         count => break count.map_err(|_| Stop::Body)?,
                     }
                 };
-                let piece = &piece[..count];
-                if self.ending == Ending::Chunks {
+                let out = self.bytes.to_mut();
+                let is_chunk = self.ending == Ending::Chunks;
+                if is_chunk {
                     // Memory takes everything. The last chunk is empty.
                     let _ = write!(out, "{count:x}\r\n");
-                    out.extend_from_slice(piece);
-                    out.extend_from_slice(b"\r\n");
-                } else {
-                    out.extend_from_slice(piece);
                 }
-                self.is_bare = count == 0;
+                out.extend_from_slice(&piece[..count]);
+                if is_chunk {
+                    out.extend_from_slice(b"\r\n");
+                }
+                if count == 0 {
+                    self.body = ().into();
+                }
             }
         }
         Ok(())
@@ -461,7 +475,7 @@ fn write_head(
         has_date |= name == DATE;
         line(out, name.as_str(), value.as_bytes());
     }
-    if is_text && !has_type && ending != Ending::None {
+    if is_text && !has_type {
         line(out, "content-type", b"text/plain; charset=utf-8");
     }
     match ending {
@@ -488,41 +502,4 @@ fn write_head(
     }
     out.extend_from_slice(b"\r\n");
     persists
-}
-
-/// `sendfile` — Send the next of so many bytes of a file, as far as the system does it for such a file. Whether the file or the
-/// client fails, a copy finds out.
-#[cfg(target_os = "linux")]
-fn send_file(
-    file: &File,
-    left: &mut u64,
-    stream: &TcpStream,
-    end: Instant,
-    sent: &mut u64,
-) -> Result<(), Stop> {
-    use rustix::io::Errno;
-
-    /// Between such parts the time is looked at.
-    const AT_ONCE: u64 = 1 << 20;
-
-    while *left > 0 {
-        if Instant::now() >= end {
-            return Err(Stop::Client);
-        }
-        let most = (*left).min(AT_ONCE) as usize;
-        match rustix::fs::sendfile(stream, file, None, most) {
-            Err(Errno::AGAIN | Errno::INTR) => return Err(Stop::Full),
-            Ok(0) | Err(_) => break,
-            Ok(count) => {
-                *left -= count as u64;
-                *sent += count as u64;
-            }
-        }
-    }
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn send_file(_: &File, _: &mut u64, _: &TcpStream, _: Instant, _: &mut u64) -> Result<(), Stop> {
-    Ok(())
 }

@@ -21,7 +21,7 @@ use crate::limits::Limits;
 use crate::log::Log;
 use crate::response::Sending;
 use crate::signals::{SERVERS, on_signals};
-use crate::wire::Wire;
+use crate::wire::{Wire, input};
 use crate::{Request, Response};
 
 /// What a client of a Unix socket has in place of an address.
@@ -265,12 +265,14 @@ impl Server {
             Listening::arming(Interest::IN.within(limits.head_time)).at_most(limits.connections);
         let connection = move |stream, peer| {
             let wire = Wire {
+                stream,
+                input: input(&limits),
+                has_more: false,
                 #[cfg(feature = "tls")]
                 tls: self.tls.as_ref().map(|config| {
                     let session = rustls::ServerConnection::new(Arc::clone(config));
                     Box::new(session.expect("an extension that was chosen fits in a message"))
                 }),
-                ..Wire::new(stream, &limits)
             };
             Connection::new(wire, peer)
         };
@@ -364,7 +366,7 @@ impl<F> Shared<F> {
 
     /// Count an answer, and log it.
     pub(crate) fn count(&self, sent: &Sending, is_whole: bool, peer: SocketAddr) {
-        let (status, length) = (sent.parts.status.as_u16(), sent.length());
+        let (status, length) = (sent.status.as_u16(), sent.length());
         let counts = &self.handle.counts;
         let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
         add(&counts.answers[usize::from(status / 100).min(5)], 1);

@@ -1,17 +1,15 @@
-//! [`Wire`]: the stream of a connection, what was read ahead of it, and TLS.
+//! [`Wire`]: the stream of a connection, what was read ahead of it, and TLS, by `rustls`.
 
 use std::io::{self, Read, Write};
+#[cfg(feature = "tls")]
+use std::io::{BufRead, ErrorKind};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "tls")]
-use rustls::ServerConnection;
 use socknotify::owned::{Input, Limited};
 
 use crate::body::EARLY;
 use crate::limits::Limits;
-#[cfg(feature = "tls")]
-use crate::tls;
 
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
@@ -20,7 +18,7 @@ pub(crate) struct Wire {
     /// More was decrypted than the input had room for.
     pub(crate) has_more: bool,
     #[cfg(feature = "tls")]
-    pub(crate) tls: Option<Box<ServerConnection>>,
+    pub(crate) tls: Option<Box<rustls::ServerConnection>>,
 }
 
 pub(crate) fn input(limits: &Limits) -> Input {
@@ -34,16 +32,6 @@ pub(crate) fn after(now: Instant, time: Duration) -> Instant {
 }
 
 impl Wire {
-    pub(crate) fn new(stream: TcpStream, limits: &Limits) -> Self {
-        Wire {
-            stream,
-            input: input(limits),
-            has_more: false,
-            #[cfg(feature = "tls")]
-            tls: None,
-        }
-    }
-
     pub(crate) fn is_plain(&self) -> bool {
         #[cfg(feature = "tls")]
         return self.tls.is_none();
@@ -59,7 +47,17 @@ impl Wire {
         let socket = socket(&self.stream);
         #[cfg(feature = "tls")]
         if let Some(session) = &mut self.tls {
-            return tls::receive(session, &mut self.input, &mut self.has_more, socket);
+            let mut socket = socket;
+            if !self.has_more {
+                match session.complete_io(&mut socket) {
+                    // Each step of a handshake is an event, so that a slow client holds no thread.
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    done => drop(done?),
+                }
+            }
+            let is_open = self.input.receive(session.reader())?;
+            self.has_more = session.reader().fill_buf().is_ok_and(|it| !it.is_empty());
+            return Ok(is_open);
         }
         self.input.receive(socket)
     }
@@ -94,8 +92,8 @@ impl Wire {
         let mut stream = Limited::until(&self.stream, end).stall(stall);
         #[cfg(feature = "tls")]
         if let Some(session) = &mut self.tls {
-            session.writer().write_all(bytes)?;
-            return tls::flush(session, &mut stream);
+            let mut stream = rustls::Stream::new(&mut **session, &mut stream);
+            return stream.write_all(bytes).and_then(|()| stream.flush());
         }
         stream.write_all(bytes)
     }
@@ -105,7 +103,7 @@ impl Wire {
     pub(crate) fn close(&mut self) {
         if let Some(session) = &mut self.tls {
             session.send_close_notify();
-            let _ = tls::flush(session, &mut &self.stream);
+            let _ = session.complete_io(&mut &self.stream);
         }
     }
 }
