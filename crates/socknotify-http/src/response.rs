@@ -1,7 +1,6 @@
 //! [`ResponseBody`], and how an answer is written.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -21,6 +20,9 @@ use crate::wire::Wire;
 
 /// Bytes of up to this many go out with their head, in one call.
 const TOGETHER: usize = 64 << 10;
+
+/// Most heads are no longer.
+const HEAD: usize = 512;
 
 /// How much of a reader is sent at once, and how much of a file with the head.
 const PIECE: usize = 16 << 10;
@@ -228,11 +230,6 @@ enum Ending {
     Close,
 }
 
-thread_local! {
-    /// Memory for what is sent next on this thread.
-    static OUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
 /// An answer on its way to its client. It waits for nobody, and goes on where it stopped.
 pub(crate) struct Sending {
     /// Whether the connection may be used again, and more.
@@ -267,8 +264,7 @@ impl Sending {
             None => Ending::Close,
         };
         let is_text = has_body && matches!(body.0, Kind::Bytes(_, true));
-        let mut head = OUT.take();
-        head.clear();
+        let mut head = Vec::with_capacity(HEAD);
         answer.persists = write_head(&mut head, answer, &parts, ending, is_text);
         if (!has_body || answer.is_head) && !body.is_upgrade() {
             body = ().into();
@@ -292,9 +288,8 @@ impl Sending {
         self.sent.saturating_sub(self.head)
     }
 
-    /// At its end. Keeps its memory, and returns what comes next if it is another protocol.
+    /// At its end: what comes next, if it is another protocol.
     pub(crate) fn into_upgrade(self) -> Option<Box<dyn FnOnce(Upgraded) + Send>> {
-        keep(self.bytes);
         match self.body.0 {
             Kind::Upgrade(call) => Some(call),
             _ => None,
@@ -384,7 +379,7 @@ impl Sending {
         match &mut self.body.0 {
             Kind::Upgrade(_) => {}
             Kind::Bytes(bytes, _) if self.bytes.is_empty() => {
-                keep(mem::replace(&mut self.bytes, mem::take(bytes)));
+                self.bytes = mem::take(bytes);
             }
             Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => {
                 self.bytes.to_mut().extend_from_slice(&mem::take(bytes));
@@ -417,15 +412,6 @@ impl Sending {
             }
         }
         Ok(())
-    }
-}
-
-/// For the next answer of this thread.
-fn keep(bytes: Cow<'static, [u8]>) {
-    if let Cow::Owned(bytes) = bytes {
-        if bytes.capacity() <= 2 * TOGETHER {
-            OUT.set(bytes);
-        }
     }
 }
 
