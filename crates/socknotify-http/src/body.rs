@@ -1,6 +1,5 @@
 //! [`RequestBody`]: what a handler reads of a request.
 
-use std::fmt;
 use std::io::{self, ErrorKind, Read};
 use std::mem;
 use std::net::SocketAddr;
@@ -37,6 +36,7 @@ const DIRECT: usize = 1024;
 /// | [`TimedOut`](ErrorKind::TimedOut) | comes too slowly | 408 |
 /// | [`FileTooLarge`](ErrorKind::FileTooLarge) | is longer than [`Limits::body`], or its trailers than [`Limits::head`] | 413 |
 /// | [`UnexpectedEof`](ErrorKind::UnexpectedEof) | ends early | none |
+#[derive(Debug)]
 pub struct RequestBody<'a> {
     wire: &'a mut Wire,
     peer: SocketAddr,
@@ -320,14 +320,6 @@ impl Read for RequestBody<'_> {
                 }
             }
         }
-    }
-}
-
-impl fmt::Debug for RequestBody<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestBody")
-            .field("remaining", &self.remaining())
-            .finish_non_exhaustive()
     }
 }
 

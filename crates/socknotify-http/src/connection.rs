@@ -91,7 +91,7 @@ impl Connection {
     }
 
     /// What to wait for.
-    fn interest<F>(&mut self, shared: &Shared<F>) -> Interest {
+    fn interest(&mut self, shared: &Shared) -> Interest {
         let (limits, now) = (&shared.limits, Instant::now());
         if let Some(waiting) = &mut self.waiting {
             waiting.untaken = unacknowledged(&self.wire.stream);
@@ -115,10 +115,7 @@ impl Connection {
     }
 
     /// Receive, if that is what to do, and answer the request that is there.
-    fn serve<F>(&mut self, readiness: &mut Readiness, shared: &Shared<F>) -> Next
-    where
-        F: Fn(&mut Request<'_>) -> Response,
-    {
+    fn serve(&mut self, readiness: &mut Readiness, shared: &Shared) -> Next {
         if let Some(waiting) = self.waiting.take() {
             shared.begin(&waiting.line, waiting.begun);
             return self.go_on(waiting.sending, shared);
@@ -176,7 +173,7 @@ impl Connection {
     }
 
     /// Say what is wrong, for the last time.
-    fn refuse<F>(&mut self, status: StatusCode, is_head: bool, shared: &Shared<F>) -> Next {
+    fn refuse(&mut self, status: StatusCode, is_head: bool, shared: &Shared) -> Next {
         let answer = Answer {
             version: Version::HTTP_11,
             is_head,
@@ -186,10 +183,7 @@ impl Connection {
         self.send(response::error(status), answer, shared)
     }
 
-    fn answer<F>(&mut self, head: Head, shared: &Shared<F>) -> Next
-    where
-        F: Fn(&mut Request<'_>) -> Response,
-    {
+    fn answer(&mut self, head: Head, shared: &Shared) -> Next {
         // The handler may change them.
         let (is_head, version) = (head.parts.method == Method::HEAD, head.parts.version);
         if matches!(head.framing, Framing::Length(length) if length > shared.limits.body) {
@@ -231,13 +225,13 @@ impl Connection {
         self.send(response, answer, shared)
     }
 
-    fn send<F>(&mut self, response: Response, answer: Answer, shared: &Shared<F>) -> Next {
+    fn send(&mut self, response: Response, answer: Answer, shared: &Shared) -> Next {
         let end = after(answer.now, shared.limits.answer_time);
         self.go_on(Sending::new(response, answer, end), shared)
     }
 
     /// Send what the client has room for. At the end, count and log it.
-    fn go_on<F>(&mut self, mut sending: Sending, shared: &Shared<F>) -> Next {
+    fn go_on(&mut self, mut sending: Sending, shared: &Shared) -> Next {
         let sent = sending.go_on(&mut self.wire);
         if let Err(Stop::Full) = sent {
             let (line, begun) = shared.line();
@@ -260,7 +254,7 @@ impl Connection {
     }
 
     /// The time of what it waits for has passed.
-    fn time_out<F>(&mut self, shared: &Shared<F>) -> Next {
+    fn time_out(&mut self, shared: &Shared) -> Next {
         let Some(waiting) = &self.waiting else {
             let bytes = self.wire.input.bytes();
             if bytes.is_empty() {
@@ -280,7 +274,7 @@ impl Connection {
     }
 
     /// Count and log the answer that waits, if there is one: it is not sent any more.
-    pub(crate) fn give_up<F>(&mut self, shared: &Shared<F>) {
+    pub(crate) fn give_up(&mut self, shared: &Shared) {
         if let Some(waiting) = self.waiting.take() {
             shared.begin(&waiting.line, waiting.begun);
             shared.count(&waiting.sending, false, self.peer);
@@ -297,13 +291,7 @@ fn blocking(stream: &TcpStream, most: Duration) -> io::Result<()> {
 }
 
 /// Handle what a port reports.
-pub(crate) fn on_event<F>(
-    shared: &Shared<F>,
-    worker: &mut Worker<Connection>,
-    event: Event<Connection>,
-) where
-    F: Fn(&mut Request<'_>) -> Response,
-{
+pub(crate) fn on_event(shared: &Shared, worker: &mut Worker<Connection>, event: Event<Connection>) {
     let (mut held, next) = match event {
         Event::Ready(mut held, _) => {
             let (connection, readiness) = held.split();

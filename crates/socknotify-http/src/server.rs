@@ -96,9 +96,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+type Handler = dyn Fn(&mut Request<'_>) -> Response + Send + Sync;
+
 /// What the threads of a server share.
-pub(crate) struct Shared<F> {
-    pub(crate) handler: F,
+pub(crate) struct Shared {
+    pub(crate) handler: Box<Handler>,
     pub(crate) limits: Limits,
     pub(crate) handle: Handle,
     log: Option<Log>,
@@ -289,7 +291,7 @@ impl Server {
             listened => listened?,
         };
         let shared = Arc::new(Shared {
-            handler,
+            handler: Box::new(handler),
             limits,
             handle: self.handle,
             log,
@@ -330,7 +332,7 @@ impl fmt::Debug for Server {
     }
 }
 
-impl<F> Shared<F> {
+impl Shared {
     fn on_running<R>(&self, call: impl FnOnce(&mut Running) -> R) -> R {
         RUNNING.with(|running| {
             let running = running.get_or_init(|| {

@@ -11,6 +11,7 @@ use socknotify::owned::{Input, Limited};
 use crate::body::EARLY;
 use crate::limits::Limits;
 
+#[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
     /// What was received, and decrypted, and not taken.
