@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use http::{HeaderMap, StatusCode};
+use httparse::Status;
 use socknotify::owned::Limited;
 
 use crate::head::{self, Framing, Head};
@@ -41,7 +42,9 @@ pub struct RequestBody<'a> {
     wire: &'a mut Wire,
     peer: SocketAddr,
     limits: &'a Limits,
-    state: State,
+    /// So many bytes are left of it, or of a chunk, and this is behind them.
+    left: u64,
+    next: Next,
     /// The client waits to be asked.
     must_ask: bool,
     received: u64,
@@ -52,15 +55,10 @@ pub struct RequestBody<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// So many bytes are left of the body, or of a chunk.
-    Length(u64),
-    Chunk(u64),
-    /// The line that begins a chunk is next, or the end of one, or trailers.
-    ChunkLine,
-    ChunkEnd,
-    Trailers,
-    Done,
+enum Next {
+    End,
+    FirstChunk,
+    Chunk,
 }
 
 impl<'a> RequestBody<'a> {
@@ -70,15 +68,16 @@ impl<'a> RequestBody<'a> {
         limits: &'a Limits,
         head: &Head,
     ) -> Self {
+        let (left, next) = match head.framing {
+            Framing::Length(length) => (length, Next::End),
+            Framing::Chunked => (0, Next::FirstChunk),
+        };
         RequestBody {
             wire,
             peer,
             limits,
-            state: match head.framing {
-                Framing::Length(0) => State::Done,
-                Framing::Length(length) => State::Length(length),
-                Framing::Chunked => State::ChunkLine,
-            },
+            left,
+            next,
             must_ask: head.expects_continue,
             received: 0,
             begun: None,
@@ -100,11 +99,7 @@ impl<'a> RequestBody<'a> {
 
     /// How many bytes are left to read; `None` if the client does not say.
     pub fn remaining(&self) -> Option<u64> {
-        match self.state {
-            State::Length(left) => Some(left),
-            State::Done => Some(0),
-            _ => None,
-        }
+        (self.next == Next::End).then_some(self.left)
     }
 
     /// What the client sent after a body in chunks: empty before that was read to its end.
@@ -124,17 +119,15 @@ impl<'a> RequestBody<'a> {
 
     /// Receive and drop what the handler has left. True if the next request may follow.
     pub(crate) fn skip(&mut self) -> bool {
-        let is_short = match self.state {
-            State::Done => return true,
-            State::Length(left) => left <= UNREAD,
-            _ => true,
-        };
-        // It may send the body, or not.
-        if !is_short || self.must_ask {
-            return false;
+        match self.remaining() {
+            Some(0) => return true,
+            Some(left) if left > UNREAD => return false,
+            // It may send the body, or not.
+            _ if self.must_ask => return false,
+            _ => {}
         }
         let skipped = io::copy(&mut self.by_ref().take(UNREAD), &mut io::sink());
-        skipped.is_ok() && self.state == State::Done
+        skipped.is_ok() && self.remaining() == Some(0)
     }
 
     /// When the body is to be there, as far as is known now.
@@ -167,11 +160,11 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// Read of what there are so many bytes of.
-    fn read_some(&mut self, buffer: &mut [u8], left: u64) -> io::Result<usize> {
+    /// Read of what is left, which is something.
+    fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let room = buffer
             .len()
-            .min(usize::try_from(left).unwrap_or(usize::MAX));
+            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let buffer = &mut buffer[..room];
         while self.wire.input.bytes().is_empty() {
             if room >= DIRECT && self.wire.is_plain() {
@@ -193,114 +186,101 @@ impl<'a> RequestBody<'a> {
     }
 
     fn read_any(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            self.state = match self.state {
-                State::Done => return Ok(0),
-                State::Length(0) => State::Done,
-                State::Chunk(0) => State::ChunkEnd,
-                State::Length(left) | State::Chunk(left) => {
-                    let count = self.read_some(buffer, left)?;
-                    self.received += count as u64;
-                    let left = left - count as u64;
-                    self.state = match self.state {
-                        State::Length(_) => State::Length(left),
-                        _ => State::Chunk(left),
+        while self.left == 0 && self.next != Next::End {
+            let is_first = self.next == Next::FirstChunk;
+            match frame(self.wire.input.bytes(), is_first, self.limits)? {
+                None => self.receive()?,
+                Some(frame) if self.received.saturating_add(frame.chunk) > self.limits.body => {
+                    return Err(ErrorKind::FileTooLarge.into());
+                }
+                Some(frame) => {
+                    self.wire.input.take(frame.length);
+                    (self.left, self.trailers) = (frame.chunk, frame.trailers);
+                    self.next = if self.left == 0 {
+                        Next::End
+                    } else {
+                        Next::Chunk
                     };
-                    // So that its end is known with its last byte.
-                    if self.state == State::Length(0) {
-                        self.state = State::Done;
-                    }
-                    return Ok(count);
                 }
-                State::ChunkEnd => match self.wire.input.bytes() {
-                    [b'\r', b'\n', ..] => {
-                        self.wire.input.take(2);
-                        State::ChunkLine
-                    }
-                    [] | [b'\r'] => {
-                        self.receive()?;
-                        continue;
-                    }
-                    _ => return Err(ErrorKind::InvalidData.into()),
-                },
-                State::ChunkLine => match chunk_length(self.wire.input.bytes())? {
-                    Some((length, line)) => {
-                        if length.saturating_add(self.received) > self.limits.body {
-                            return Err(ErrorKind::FileTooLarge.into());
-                        }
-                        self.wire.input.take(line);
-                        match length {
-                            0 => State::Trailers,
-                            length => State::Chunk(length),
-                        }
-                    }
-                    None => {
-                        self.receive()?;
-                        continue;
-                    }
-                },
-                State::Trailers => {
-                    match head::trailers(self.wire.input.bytes(), self.limits.head)? {
-                        Some((trailers, length)) => {
-                            self.trailers = trailers;
-                            self.wire.input.take(length);
-                            State::Done
-                        }
-                        None => {
-                            self.receive()?;
-                            continue;
-                        }
-                    }
-                }
-            };
+            }
         }
+        if self.left == 0 {
+            return Ok(0);
+        }
+        let count = self.read_some(buffer)?;
+        self.left -= count as u64;
+        self.received += count as u64;
+        Ok(count)
     }
 }
 
+/// What is before a chunk, or behind the last one.
+struct Frame {
+    length: usize,
+    /// The length of the chunk that follows. 0 if none does.
+    chunk: u64,
+    trailers: HeaderMap,
+}
+
 /// Whether a body in chunks that begins with these bytes is complete, or more than is received early, or not well formed. `from` is
-/// where the next chunk begins: so nothing is looked at twice.
+/// where the last chunk ends: so nothing is looked at twice.
 pub(crate) fn is_whole(bytes: &[u8], from: &mut usize, limits: &Limits) -> bool {
     let longest = limits.body.min(EARLY as u64);
     while let Some(rest) = bytes.get(*from..) {
-        match chunk_length(rest) {
-            Ok(Some((0, line))) => match head::trailers(&rest[line..], limits.head) {
-                Ok(None) => break,
-                _ => return true,
-            },
-            Ok(Some((length, line))) if length <= longest => *from += line + length as usize + 2,
+        match frame(rest, *from == 0, limits) {
             Ok(None) => break,
+            Ok(Some(frame)) if (1..=longest).contains(&frame.chunk) => {
+                *from += frame.length + frame.chunk as usize;
+            }
             _ => return true,
         }
     }
     bytes.len() >= EARLY
 }
 
-/// The length of the chunk whose line these bytes begin with, and of the line. `None` if that is not complete.
-fn chunk_length(bytes: &[u8]) -> io::Result<Option<(u64, usize)>> {
-    let bad = || io::Error::from(ErrorKind::InvalidData);
-    let bytes = &bytes[..bytes.len().min(CHUNK_LINE)];
-    let Some(end) = memchr::memchr(b'\n', bytes) else {
-        return match bytes.len() < CHUNK_LINE {
+/// What these bytes begin with between two chunks; `None` if it is not complete.
+fn frame(bytes: &[u8], is_first: bool, limits: &Limits) -> io::Result<Option<Frame>> {
+    let end = if is_first { &b""[..] } else { b"\r\n" };
+    let Some(line) = bytes.strip_prefix(end) else {
+        return match end.starts_with(bytes) {
             true => Ok(None),
-            false => Err(bad()),
+            false => Err(ErrorKind::InvalidData.into()),
         };
     };
-    let line = bytes[..end].strip_suffix(b"\r").ok_or_else(bad)?;
-    let digits = line.iter().take_while(|it| it.is_ascii_hexdigit()).count();
-    let (digits, extension) = line.split_at(digits);
-    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
-    let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t');
-    let blanks = extension.iter().take_while(is_blank).count();
-    let is_extension = match &extension[blanks..] {
-        [] => extension.is_empty(),
-        [b';', rest @ ..] => !rest.iter().any(is_control),
-        _ => false,
+    let Some((chunk, length)) = chunk_length(line)? else {
+        return Ok(None);
     };
-    if digits.is_empty() || digits.len() > 16 || !is_extension {
-        return Err(bad());
+    let mut frame = Frame {
+        length: end.len() + length,
+        chunk,
+        trailers: HeaderMap::new(),
+    };
+    if chunk == 0 {
+        let Some((trailers, length)) = head::trailers(&line[length..], limits.head)? else {
+            return Ok(None);
+        };
+        frame.trailers = trailers;
+        frame.length += length;
     }
-    let value = |sum, &digit: &u8| sum << 4 | u64::from((digit as char).to_digit(16).unwrap_or(0));
-    Ok(Some((digits.iter().fold(0, value), end + 1)))
+    Ok(Some(frame))
+}
+
+/// The length of the chunk whose line these bytes begin with, and of the line. `None` if that is not complete.
+fn chunk_length(bytes: &[u8]) -> io::Result<Option<(u64, usize)>> {
+    let bytes = &bytes[..bytes.len().min(CHUNK_LINE)];
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    // `httparse` takes for one some that others do not.
+    let is_line = |line: &[u8]| {
+        let has_digits = line.first().is_some_and(u8::is_ascii_hexdigit);
+        has_digits && line.trim_ascii_end() == line && !line.iter().any(is_control)
+    };
+    match httparse::parse_chunk_size(bytes) {
+        Ok(Status::Partial) if bytes.len() < CHUNK_LINE => Ok(None),
+        Ok(Status::Complete((end, length))) if is_line(&bytes[..end - 2]) => {
+            Ok(Some((length, end)))
+        }
+        _ => Err(ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Waits for the client. Errors stay: each further read fails with the same kind.
