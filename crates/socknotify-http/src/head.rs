@@ -1,10 +1,9 @@
 //! The head of a request. What two readers could read in two ways is refused (RFC 9112, section 11.2).
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io::ErrorKind;
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 
-use bytes::BytesMut;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Uri};
 use http::{Method, Request, StatusCode, Version, request};
@@ -15,14 +14,11 @@ use crate::limits::Limits;
 /// The most headers of a request.
 const HEADERS: usize = 100;
 
-/// Heads are copied into memory of so many bytes, one behind the other.
-const MEMORY: usize = 4096;
-
 const BAD: StatusCode = StatusCode::BAD_REQUEST;
 
 thread_local! {
-    /// What the last request of this thread has left: so the next one allocates nothing.
-    static SPARE: RefCell<(BytesMut, HeaderMap)> = RefCell::default();
+    /// What the last request of this thread has left.
+    static SPARE: Cell<HeaderMap> = Cell::default();
 }
 
 /// How a body ends.
@@ -102,28 +98,14 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
         _ => Version::HTTP_11,
     };
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
-    let mut fields = Fields::default();
-    let (uri, mut headers) = SPARE.with_borrow_mut(|(memory, map)| {
-        // One copy for all values.
-        if memory.capacity() < length {
-            memory.reserve(length.max(MEMORY));
-        }
-        memory.extend_from_slice(&bytes[..length]);
-        let copy = memory.split().freeze();
-        let part = |part: &[u8]| {
-            let begin = part.as_ptr().addr() - bytes.as_ptr().addr();
-            copy.slice(begin..begin + part.len())
-        };
-        let uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
-        map.clear();
-        for header in request.headers.iter() {
-            let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BAD)?;
-            fields.add(name.as_str(), header.value)?;
-            let value = HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| BAD)?;
-            map.append(name, value);
-        }
-        Ok::<_, StatusCode>((uri, mem::take(map)))
-    })?;
+    let uri = Uri::try_from(target).map_err(|_| BAD)?;
+    let (mut fields, mut headers) = (Fields::default(), SPARE.take());
+    for header in request.headers.iter() {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BAD)?;
+        fields.add(name.as_str(), header.value)?;
+        let value = HeaderValue::from_bytes(header.value).map_err(|_| BAD)?;
+        headers.append(name, value);
+    }
     check_target(&method, &uri)?;
     if !fields.host.map_or(version == Version::HTTP_10, is_host) {
         return Err(BAD);
@@ -153,9 +135,8 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
 
 /// The request was answered: its memory serves for the next one of this thread.
 pub(crate) fn reuse(mut headers: HeaderMap) {
-    // Also so that its memory is free.
     headers.clear();
-    SPARE.with_borrow_mut(|(_, spare)| *spare = headers);
+    SPARE.set(headers);
 }
 
 /// What the server itself has to know.
