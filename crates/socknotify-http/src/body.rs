@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use httparse::Status;
 use socknotify::owned::Limited;
 
-use crate::head::{self, Framing, Head};
+use crate::head::{self, Head};
 use crate::limits::Limits;
 use crate::wire::Wire;
 
@@ -68,9 +68,9 @@ impl<'a> RequestBody<'a> {
         limits: &'a Limits,
         head: &Head,
     ) -> Self {
-        let (left, next) = match head.framing {
-            Framing::Length(length) => (length, Next::End),
-            Framing::Chunked => (0, Next::FirstChunk),
+        let (left, next) = match head.length {
+            Some(length) => (length, Next::End),
+            None => (0, Next::FirstChunk),
         };
         RequestBody {
             wire,
@@ -178,10 +178,8 @@ impl<'a> RequestBody<'a> {
             }
             self.receive()?;
         }
-        let count = room.min(self.wire.input.bytes().len());
-        if let Some(bytes) = self.wire.input.take(count) {
-            buffer[..count].copy_from_slice(bytes);
-        }
+        let count = self.wire.input.bytes().read(buffer)?;
+        self.wire.input.take(count);
         Ok(count)
     }
 

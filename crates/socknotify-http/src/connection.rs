@@ -12,7 +12,7 @@ use socknotify::owned::{
 };
 
 use crate::body::{EARLY, RequestBody, is_whole};
-use crate::head::{self, Framing, Head};
+use crate::head::{self, Head};
 use crate::response::{self, Answer, Sending, Stop, Upgraded, caught};
 use crate::server::Shared;
 use crate::wire::{Wire, after, input};
@@ -142,14 +142,11 @@ impl Connection {
             }
             Ok(Some((head, length))) => {
                 let body = &bytes[length..];
-                let needed = match head.framing {
+                let early = shared.limits.body.min(EARLY as u64);
+                let needed = match head.length {
                     _ if head.expects_continue && body.is_empty() => length,
-                    Framing::Length(body) if body <= (EARLY as u64).min(shared.limits.body) => {
-                        length + body as usize
-                    }
-                    Framing::Chunked if !is_whole(body, &mut self.chunk, &shared.limits) => {
-                        bytes.len() + 1
-                    }
+                    Some(body) if body <= early => length + body as usize,
+                    None if !is_whole(body, &mut self.chunk, &shared.limits) => bytes.len() + 1,
                     _ => length,
                 };
                 if needed > bytes.len() {
@@ -186,7 +183,7 @@ impl Connection {
     fn answer(&mut self, head: Head, shared: &Shared) -> Next {
         // The handler may change them.
         let (is_head, version) = (head.parts.method == Method::HEAD, head.parts.version);
-        if matches!(head.framing, Framing::Length(length) if length > shared.limits.body) {
+        if head.length.is_some_and(|it| it > shared.limits.body) {
             return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, is_head, shared);
         }
         let (wire, peer) = (&mut self.wire, self.peer);

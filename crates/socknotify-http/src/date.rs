@@ -19,8 +19,8 @@ pub(crate) fn of_log() -> String {
     format!("{day}/{month}/{year}:{time} +0000")
 }
 
-/// Append it.
-pub(crate) fn write(out: &mut Vec<u8>, now: Instant) {
+/// Call this with the date of an answer.
+pub(crate) fn on_date(now: Instant, call: impl FnOnce(&str)) {
     DATE.with_borrow_mut(|(end, text)| {
         if end.is_none_or(|end| now >= end) {
             let date = SystemTime::now();
@@ -29,6 +29,6 @@ pub(crate) fn write(out: &mut Vec<u8>, now: Instant) {
             *end = now.checked_add(Duration::from_nanos(left.into()));
             *text = HttpDate::from(date).to_string();
         }
-        out.extend_from_slice(text.as_bytes());
+        call(text);
     });
 }

@@ -21,18 +21,11 @@ thread_local! {
     static SPARE: Cell<HeaderMap> = Cell::default();
 }
 
-/// How a body ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
-    /// After this many bytes.
-    Length(u64),
-    Chunked,
-}
-
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) parts: request::Parts,
-    pub(crate) framing: Framing,
+    /// How long the body is; `None` if it comes in chunks.
+    pub(crate) length: Option<u64>,
     /// The connection may be used again.
     pub(crate) persists: bool,
     /// The client waits to be asked for the body.
@@ -115,7 +108,7 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| BAD)?;
         headers.insert(HOST, host);
     }
-    let framing = framing(fields.length, fields.coding, version)?;
+    let body = body_length(fields.length, fields.coding, version)?;
     let expects_continue = match fields.expect {
         None => false,
         Some(it) if it.eq_ignore_ascii_case(b"100-continue") => version == Version::HTTP_11,
@@ -126,7 +119,7 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
     (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, headers);
     let head = Head {
         parts,
-        framing,
+        length: body,
         persists,
         expects_continue,
     };
@@ -195,17 +188,18 @@ fn is_host(host: &[u8]) -> bool {
     name.iter().all(is_plain) || Authority::try_from(name).is_ok_and(|it| it.host() == it.as_str())
 }
 
-fn framing(
+/// `None` if the body comes in chunks.
+fn body_length(
     length: Option<&[u8]>,
     coding: Option<&[u8]>,
     version: Version,
-) -> Result<Framing, StatusCode> {
+) -> Result<Option<u64>, StatusCode> {
     match (length, coding) {
-        (None, None) => Ok(Framing::Length(0)),
-        (Some(length), None) => number(length).map(Framing::Length).ok_or(BAD),
+        (None, None) => Ok(Some(0)),
+        (Some(length), None) => number(length).map(Some).ok_or(BAD),
         (None, Some(coding)) if version == Version::HTTP_11 => {
             match &*coding.to_ascii_lowercase() {
-                b"chunked" => Ok(Framing::Chunked),
+                b"chunked" => Ok(None),
                 [] | [b'c', b'h', b'u', b'n', b'k', b'e', b'd', ..] => Err(BAD),
                 _ => Err(StatusCode::NOT_IMPLEMENTED),
             }
@@ -279,10 +273,7 @@ mod tests {
             assert!(matches!(parse_text(&text[..length]), Ok(None)));
         }
         let head = head(text);
-        assert_eq!(
-            (head.parts.method, head.framing),
-            (Method::POST, Framing::Length(3))
-        );
+        assert_eq!((head.parts.method, head.length), (Method::POST, Some(3)));
         assert_eq!(head.parts.uri, "/a?b");
         assert_eq!(head.parts.headers["x-d"], "e");
         assert!(head.persists && !head.expects_continue);
@@ -308,14 +299,8 @@ mod tests {
     #[test]
     fn only_an_unmistakable_length_counts() {
         let with = |headers: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n");
-        assert_eq!(
-            head(&with("Content-Length: 12")).framing,
-            Framing::Length(12)
-        );
-        assert_eq!(
-            head(&with("Transfer-Encoding: Chunked")).framing,
-            Framing::Chunked
-        );
+        assert_eq!(head(&with("Content-Length: 12")).length, Some(12));
+        assert_eq!(head(&with("Transfer-Encoding: Chunked")).length, None);
         for (headers, expected) in [
             ("Content-Length: +1", 400),
             ("Content-Length: -1", 400),
@@ -507,7 +492,7 @@ mod tests {
                     bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
                     let again = parse(&bytes, &limits).expect("it is well formed");
                     let (again, at) = again.expect("it is whole");
-                    assert_eq!((at, again.framing), (length, head.framing));
+                    assert_eq!((at, again.length), (length, head.length));
                 }
                 Err(_) => refused += 1,
             }

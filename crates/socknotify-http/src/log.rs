@@ -24,6 +24,7 @@ enum Told {
 }
 
 /// Lines for the log.
+#[derive(Debug)]
 pub(crate) struct Log {
     told: SyncSender<Told>,
     left_out: Arc<AtomicU64>,
@@ -32,7 +33,7 @@ pub(crate) struct Log {
 impl Log {
     /// Start the thread that writes. `left_out` counts the lines that it does not keep up with.
     pub(crate) fn start(
-        mut writer: Box<dyn Write + Send>,
+        mut writer: impl Write + Send + 'static,
         left_out: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         let (told, waiting) = sync_channel(WAITING);

@@ -21,6 +21,9 @@ use crate::wire::Wire;
 /// Bytes of up to this many go out with their head, in one call.
 const TOGETHER: usize = 64 << 10;
 
+/// How the end of a body without a length is told.
+const CHUNKED: (&str, &str) = ("transfer-encoding", "chunked");
+
 /// Most heads are no longer.
 const HEAD: usize = 512;
 
@@ -221,15 +224,6 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// How the end of a body is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    None,
-    Length(u64),
-    Chunks,
-    Close,
-}
-
 /// An answer on its way to its client. It waits for nobody, and goes on where it stopped.
 pub(crate) struct Sending {
     /// Whether the connection may be used again, and more.
@@ -237,7 +231,6 @@ pub(crate) struct Sending {
     pub(crate) status: StatusCode,
     /// What of its body is to be sent, and not in `bytes` yet.
     body: ResponseBody,
-    ending: Ending,
     /// What goes next, and how much of it went.
     bytes: Cow<'static, [u8]>,
     gone: usize,
@@ -257,15 +250,20 @@ impl Sending {
         let has_body = !(status.is_informational()
             || status == StatusCode::NO_CONTENT
             || status == StatusCode::NOT_MODIFIED);
-        let ending = match body.length() {
-            _ if !has_body => Ending::None,
-            Some(length) => Ending::Length(length),
-            None if answer.version == Version::HTTP_11 => Ending::Chunks,
-            None => Ending::Close,
+        let mut digits = itoa::Buffer::new();
+        let framing = match body.length() {
+            _ if !has_body => None,
+            Some(length) => Some(("content-length", digits.format(length))),
+            None if answer.version == Version::HTTP_11 => Some(CHUNKED),
+            None => {
+                // Its end is that of the connection.
+                answer.persists = false;
+                None
+            }
         };
         let is_text = has_body && matches!(body.0, Kind::Bytes(_, true));
         let mut head = Vec::with_capacity(HEAD);
-        answer.persists = write_head(&mut head, answer, &parts, ending, is_text);
+        answer.persists = write_head(&mut head, answer, &parts, framing, is_text);
         if (!has_body || answer.is_head) && !body.is_upgrade() {
             body = ().into();
         }
@@ -273,7 +271,6 @@ impl Sending {
             answer,
             status,
             body,
-            ending,
             head: head.len() as u64,
             bytes: Cow::Owned(head),
             gone: 0,
@@ -301,11 +298,8 @@ impl Sending {
     /// If the body fails before anything was sent, the client is told that. A reader may also panic.
     pub(crate) fn go_on(&mut self, wire: &mut Wire) -> Result<(), Stop> {
         let sent = caught(|| self.send(wire)).unwrap_or(Err(Stop::Body));
-        if !matches!(sent, Err(Stop::Body)) {
-            return sent;
-        }
-        self.has_failed = true;
-        if self.sent > 0 {
+        self.has_failed |= matches!(sent, Err(Stop::Body));
+        if !self.has_failed || self.sent > 0 {
             return sent;
         }
         self.answer.persists = false;
@@ -377,15 +371,12 @@ impl Sending {
     /// Add what comes next of the body: nothing at its end.
     fn fill(&mut self) -> Result<(), Stop> {
         match &mut self.body.0 {
-            Kind::Upgrade(_) => {}
-            Kind::Bytes(bytes, _) if self.bytes.is_empty() => {
-                self.bytes = mem::take(bytes);
-            }
+            Kind::Bytes(bytes, _) if self.bytes.is_empty() => self.bytes = mem::take(bytes),
             Kind::Bytes(bytes, _) if bytes.len() <= TOGETHER => {
                 self.bytes.to_mut().extend_from_slice(&mem::take(bytes));
             }
-            // Behind its head.
-            Kind::Bytes(..) => {}
+            // It goes behind its head.
+            Kind::Bytes(..) | Kind::Upgrade(_) => {}
             Kind::File(file, left) => read_piece(file, left, self.bytes.to_mut())?,
             Kind::Reader(reader, Some(left)) => read_piece(reader, left, self.bytes.to_mut())?,
             Kind::Reader(reader, None) => {
@@ -397,7 +388,7 @@ impl Sending {
                     }
                 };
                 let out = self.bytes.to_mut();
-                let is_chunk = self.ending == Ending::Chunks;
+                let is_chunk = self.answer.version == Version::HTTP_11;
                 if is_chunk {
                     // Memory takes everything. The last chunk is empty.
                     let _ = write!(out, "{count:x}\r\n");
@@ -437,54 +428,42 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 fn write_head(
     out: &mut Vec<u8>,
     answer: Answer,
-    parts: &Parts,
-    ending: Ending,
+    Parts {
+        status, headers, ..
+    }: &Parts,
+    framing: Option<(&str, &str)>,
     is_text: bool,
 ) -> bool {
-    let reason = parts.status.canonical_reason().unwrap_or("");
-    for part in ["HTTP/1.1 ", parts.status.as_str(), " ", reason, "\r\n"] {
+    let reason = status.canonical_reason().unwrap_or("");
+    for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
-    let mut persists = answer.persists && ending != Ending::Close;
-    let (mut has_type, mut has_date, mut has_connection) = (false, false, false);
-    for (name, value) in &parts.headers {
+    let mut persists = answer.persists;
+    for (name, value) in headers {
+        let closes = name == CONNECTION && lists(value.as_bytes(), "close");
+        persists &= !closes;
         // How the body ends, and whether the connection goes on, is the server's to say.
-        if name == CONTENT_LENGTH || name == TRANSFER_ENCODING {
-            continue;
+        if !closes && name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
+            line(out, name.as_str(), value.as_bytes());
         }
-        if name == CONNECTION && lists(value.as_bytes(), "close") {
-            persists = false;
-            continue;
-        }
-        has_connection |= name == CONNECTION;
-        has_type |= name == CONTENT_TYPE;
-        has_date |= name == DATE;
-        line(out, name.as_str(), value.as_bytes());
     }
-    if is_text && !has_type {
+    if is_text && !headers.contains_key(CONTENT_TYPE) {
         line(out, "content-type", b"text/plain; charset=utf-8");
     }
-    match ending {
-        Ending::Length(length) => {
-            let mut digits = itoa::Buffer::new();
-            line(out, "content-length", digits.format(length).as_bytes());
-        }
-        Ending::Chunks => line(out, "transfer-encoding", b"chunked"),
-        Ending::None | Ending::Close => {}
+    if let Some((name, value)) = framing {
+        line(out, name, value.as_bytes());
     }
-    if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        if !has_connection {
-            line(out, "connection", b"upgrade");
-        }
-    } else if !persists {
-        line(out, "connection", b"close");
-    } else if answer.version == Version::HTTP_10 {
-        line(out, "connection", b"keep-alive");
+    let connection = match *status {
+        StatusCode::SWITCHING_PROTOCOLS if headers.contains_key(CONNECTION) => None,
+        StatusCode::SWITCHING_PROTOCOLS => Some("upgrade"),
+        _ if !persists => Some("close"),
+        _ => (answer.version == Version::HTTP_10).then_some("keep-alive"),
+    };
+    if let Some(value) = connection {
+        line(out, "connection", value.as_bytes());
     }
-    if !has_date {
-        out.extend_from_slice(b"date: ");
-        date::write(out, answer.now);
-        out.extend_from_slice(b"\r\n");
+    if !headers.contains_key(DATE) {
+        date::on_date(answer.now, |date| line(out, "date", date.as_bytes()));
     }
     out.extend_from_slice(b"\r\n");
     persists

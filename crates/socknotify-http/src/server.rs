@@ -1,7 +1,6 @@
 //! [`Server`], [`Handle`] and [`Metrics`].
 
 use std::cell::OnceCell;
-use std::fmt;
 use std::io::{self, ErrorKind, Write};
 #[cfg(unix)]
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -32,13 +31,14 @@ const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED)
 ///
 /// [`serve`](Self::serve) runs it: on as many threads as there are processors, and on more while handlers block. See the
 /// [crate](crate) for an example.
+#[derive(Debug)]
 #[must_use = "it serves nobody before `serve`"]
 pub struct Server {
     listener: Listener,
     handle: Handle,
     limits: Limits,
     serving: Serving,
-    log: Option<Box<dyn Write + Send>>,
+    log: io::Result<Option<Log>>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<rustls::ServerConfig>>,
     /// Signals end it.
@@ -149,7 +149,7 @@ impl Server {
             },
             limits: Limits::default(),
             serving: Serving::default().name("http"),
-            log: None,
+            log: Ok(None),
             #[cfg(feature = "tls")]
             tls: None,
             ends: OnceLock::new(),
@@ -219,7 +219,7 @@ impl Server {
     /// A thread of its own writes, so that no request waits for the log. What it does not keep up with is left out, and counted in
     /// [`Metrics::log_left_out`].
     pub fn log(mut self, writer: impl Write + Send + 'static) -> Self {
-        self.log = Some(Box::new(writer));
+        self.log = Log::start(writer, Arc::clone(&self.handle.counts.left_out)).map(Some);
         self
     }
 
@@ -260,9 +260,7 @@ impl Server {
         F: Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
     {
         let (limits, port) = (self.limits, Arc::clone(&self.handle.port));
-        let left_out = &self.handle.counts.left_out;
-        let start = |writer| Log::start(writer, Arc::clone(left_out));
-        let log = self.log.map(start).transpose()?;
+        let log = self.log?;
         let listening =
             Listening::arming(Interest::IN.within(limits.head_time)).at_most(limits.connections);
         let connection = move |stream, peer| {
@@ -320,15 +318,6 @@ impl Server {
         let (count, says) = (left.len(), says.collect::<Vec<_>>().join(", "));
         let text = format!("{count} handlers were left behind: {says}");
         Err(io::Error::new(ErrorKind::TimedOut, text))
-    }
-}
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server")
-            .field("listener", &self.listener)
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
     }
 }
 
