@@ -1,7 +1,6 @@
 //! [`RequestBody`]: what a handler reads of a request.
 
 use std::io::{self, ErrorKind, Read};
-use std::mem;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -119,12 +118,13 @@ impl<'a> RequestBody<'a> {
 
     /// Receive and drop what the handler has left. True if the next request may follow.
     pub(crate) fn skip(&mut self) -> bool {
-        match self.remaining() {
-            Some(0) => return true,
-            Some(left) if left > UNREAD => return false,
-            // It may send the body, or not.
-            _ if self.must_ask => return false,
-            _ => {}
+        let left = self.remaining();
+        if left == Some(0) {
+            return true;
+        }
+        // What it was not asked for, it may send or not.
+        if self.must_ask || left.is_some_and(|left| left > UNREAD) {
+            return false;
         }
         let skipped = io::copy(&mut self.by_ref().take(UNREAD), &mut io::sink());
         skipped.is_ok() && self.remaining() == Some(0)
@@ -138,23 +138,24 @@ impl<'a> RequestBody<'a> {
 
     /// Have the client send the body.
     fn ask(&mut self) -> io::Result<()> {
-        if mem::take(&mut self.must_ask) && self.wire.input.bytes().is_empty() {
-            let end = self.end();
-            let text = b"HTTP/1.1 100 Continue\r\n\r\n";
-            self.wire.write_all(text, end, self.limits.stall)?;
+        if self.must_ask && self.wire.input.bytes().is_empty() {
+            let (end, stall) = (self.end(), self.limits.stall);
+            let mut text = &b"HTTP/1.1 100 Continue\r\n\r\n"[..];
+            while !text.is_empty() || self.wire.has_unsent() {
+                let limited = |stream| Limited::until(stream, end).stall(stall);
+                text = &text[self.wire.send(text, limited)?..];
+            }
         }
+        self.must_ask = false;
         Ok(())
     }
 
     /// Receive more into the connection's buffer. That may be nothing: a signal ends the call, or a lot is there.
     fn receive(&mut self) -> io::Result<()> {
         self.ask()?;
-        let end = self.end();
-        let stall = self.limits.stall;
-        match self
-            .wire
-            .receive(|stream| Limited::until(stream, end).stall(stall))?
-        {
+        let (end, stall) = (self.end(), self.limits.stall);
+        let limited = |stream| Limited::until(stream, end).stall(stall);
+        match self.wire.receive(limited)? {
             true => Ok(()),
             false => Err(ErrorKind::UnexpectedEof.into()),
         }

@@ -13,7 +13,7 @@ use socknotify::owned::{
 
 use crate::body::{EARLY, RequestBody, is_whole};
 use crate::head::{self, Head};
-use crate::response::{self, Answer, Sending, Stop, Upgraded, caught};
+use crate::response::{self, Answer, Kind, Sending, Stop, Upgraded, caught};
 use crate::server::Shared;
 use crate::wire::{Wire, after, input};
 use crate::{Request, Response};
@@ -37,16 +37,7 @@ pub(crate) struct Connection {
     head: usize,
     chunk: usize,
     /// An answer that the client has not taken yet: nothing is received before it has.
-    waiting: Option<Box<Waiting>>,
-}
-
-/// An answer that waits for its client, and what was asked for, since when.
-struct Waiting {
-    sending: Sending,
-    line: Vec<u8>,
-    begun: Instant,
-    /// What the client's system had not taken, when that was last looked at.
-    untaken: Option<u64>,
+    waiting: Option<Box<Sending>>,
 }
 
 impl Source for Connection {
@@ -95,7 +86,7 @@ impl Connection {
         let (limits, now) = (&shared.limits, Instant::now());
         if let Some(waiting) = &mut self.waiting {
             waiting.untaken = unacknowledged(&self.wire.stream);
-            return Interest::OUT.until(waiting.sending.end.min(after(now, limits.stall)));
+            return Interest::OUT.until(waiting.end.min(after(now, limits.stall)));
         }
         if self.needed == 0 {
             // What has come is answered, also at the end; if there is nothing, its time is over at once.
@@ -116,9 +107,9 @@ impl Connection {
 
     /// Receive, if that is what to do, and answer the request that is there.
     fn serve(&mut self, readiness: &mut Readiness, shared: &Shared) -> Next {
-        if let Some(waiting) = self.waiting.take() {
-            shared.begin(&waiting.line, waiting.begun);
-            return self.go_on(waiting.sending, shared);
+        if let Some(mut sending) = self.waiting.take() {
+            shared.exchange(&mut sending.running);
+            return self.go_on(*sending, shared);
         }
         if !self.has_enough() {
             if self.wire.input.bytes().is_empty() {
@@ -157,13 +148,13 @@ impl Connection {
                     head::reuse(head.parts.headers);
                     return Next::Event;
                 }
-                shared.begin(bytes, Instant::now());
+                shared.begin(bytes);
                 self.wire.input.take(length);
                 (self.needed, self.begun, self.head, self.chunk) = (0, None, 0, 0);
                 self.answer(head, shared)
             }
             Err(status) => {
-                shared.begin(bytes, Instant::now());
+                shared.begin(bytes);
                 self.refuse(status, false, shared)
             }
         }
@@ -186,8 +177,7 @@ impl Connection {
         if head.length.is_some_and(|it| it > shared.limits.body) {
             return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, is_head, shared);
         }
-        let (wire, peer) = (&mut self.wire, self.peer);
-        let body = RequestBody::new(wire, peer, &shared.limits, &head);
+        let body = RequestBody::new(&mut self.wire, self.peer, &shared.limits, &head);
         let mut request = Request::from_parts(head.parts, body);
         let handled = caught(|| (shared.handler)(&mut request));
         let is_whole = handled.is_some() && request.body_mut().skip();
@@ -200,7 +190,7 @@ impl Connection {
         };
         let (request, _) = request.into_parts();
         let status = response.status();
-        let is_valid = match response.body().is_upgrade() {
+        let is_valid = match matches!(response.body().0, Kind::Upgrade(_)) {
             // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
             true => {
                 StatusCode::SWITCHING_PROTOCOLS == status && is_whole && version == Version::HTTP_11
@@ -231,20 +221,14 @@ impl Connection {
     fn go_on(&mut self, mut sending: Sending, shared: &Shared) -> Next {
         let sent = sending.go_on(&mut self.wire);
         if let Err(Stop::Full) = sent {
-            let (line, begun) = shared.line();
-            self.waiting = Some(Box::new(Waiting {
-                sending,
-                line,
-                begun,
-                untaken: None,
-            }));
+            shared.exchange(&mut sending.running);
+            self.waiting = Some(Box::new(sending));
             return Next::Event;
         }
         shared.count(&sending, sent.is_ok(), self.peer);
-        let persists = sending.answer.persists;
-        match (sent, sending.into_upgrade()) {
-            (Ok(()), Some(call)) => Next::Upgrade(call),
-            (Ok(()), None) if persists => Next::Event,
+        match (sent, sending.body.0) {
+            (Ok(()), Kind::Upgrade(call)) => Next::Upgrade(call),
+            (Ok(()), _) if sending.answer.persists => Next::Event,
             (Ok(()) | Err(Stop::Body), _) => Next::Close,
             (Err(_), _) => Next::Drop,
         }
@@ -257,13 +241,13 @@ impl Connection {
             if bytes.is_empty() {
                 return Next::Close;
             }
-            shared.begin(bytes, Instant::now());
+            shared.begin(bytes);
             return self.refuse(StatusCode::REQUEST_TIMEOUT, false, shared);
         };
         let untaken = unacknowledged(&self.wire.stream);
         // The client has taken something of its answer since it was armed. Where the system does not tell, it has not.
         let has_taken = untaken.is_some() && untaken < waiting.untaken;
-        if has_taken && Instant::now() < waiting.sending.end {
+        if has_taken && Instant::now() < waiting.end {
             return Next::Event;
         }
         self.give_up(shared);
@@ -272,9 +256,9 @@ impl Connection {
 
     /// Count and log the answer that waits, if there is one: it is not sent any more.
     pub(crate) fn give_up(&mut self, shared: &Shared) {
-        if let Some(waiting) = self.waiting.take() {
-            shared.begin(&waiting.line, waiting.begun);
-            shared.count(&waiting.sending, false, self.peer);
+        if let Some(mut sending) = self.waiting.take() {
+            shared.exchange(&mut sending.running);
+            shared.count(&sending, false, self.peer);
         }
     }
 }

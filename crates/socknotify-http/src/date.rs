@@ -14,8 +14,7 @@ thread_local! {
 pub(crate) fn of_log() -> String {
     // `Sun, 06 Nov 1994 08:49:37 GMT`
     let date = HttpDate::from(SystemTime::now()).to_string();
-    let parts = [&date[5..7], &date[8..11], &date[12..16], &date[17..25]];
-    let [day, month, year, time] = parts;
+    let (day, month, year, time) = (&date[5..7], &date[8..11], &date[12..16], &date[17..25]);
     format!("{day}/{month}/{year}:{time} +0000")
 }
 

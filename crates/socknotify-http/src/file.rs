@@ -175,11 +175,9 @@ impl State {
             true => bare(tag) == bare(&self.tag),
             false => tag == self.tag && tag.starts_with('"'),
         };
-        let values = headers
-            .get_all(name)
-            .iter()
-            .filter_map(|it| it.to_str().ok());
-        let mut tags = values.flat_map(|it| it.split(',')).map(str::trim);
+        let values = headers.get_all(name).into_iter();
+        let lists = values.filter_map(|it| it.to_str().ok());
+        let mut tags = lists.flat_map(|it| it.split(',')).map(str::trim);
         tags.any(|tag| tag == "*" || is_own(tag))
     }
 }

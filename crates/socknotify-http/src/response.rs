@@ -16,6 +16,7 @@ use http::{StatusCode, Version};
 use crate::Response;
 use crate::date;
 use crate::head::lists;
+use crate::server::Running;
 use crate::wire::Wire;
 
 /// Bytes of up to this many go out with their head, in one call.
@@ -48,9 +49,9 @@ const PIECE: usize = 16 << 10;
 /// # Ok(())
 /// # }
 /// ```
-pub struct ResponseBody(Kind);
+pub struct ResponseBody(pub(crate) Kind);
 
-enum Kind {
+pub(crate) enum Kind {
     Bytes(Cow<'static, [u8]>, bool),
     File(File, u64),
     Reader(Box<dyn Read + Send>, Option<u64>),
@@ -128,10 +129,6 @@ impl ResponseBody {
             Kind::Reader(_, length) => *length,
             Kind::Upgrade(_) => Some(0),
         }
-    }
-
-    pub(crate) fn is_upgrade(&self) -> bool {
-        matches!(self.0, Kind::Upgrade(_))
     }
 }
 
@@ -230,7 +227,7 @@ pub(crate) struct Sending {
     pub(crate) answer: Answer,
     pub(crate) status: StatusCode,
     /// What of its body is to be sent, and not in `bytes` yet.
-    body: ResponseBody,
+    pub(crate) body: ResponseBody,
     /// What goes next, and how much of it went.
     bytes: Cow<'static, [u8]>,
     gone: usize,
@@ -241,6 +238,9 @@ pub(crate) struct Sending {
     head: u64,
     /// The body could not be read to its end.
     pub(crate) has_failed: bool,
+    /// While it waits for its client: what it answers, and how much the client's system had not taken.
+    pub(crate) running: Running,
+    pub(crate) untaken: Option<u64>,
 }
 
 impl Sending {
@@ -264,7 +264,7 @@ impl Sending {
         let is_text = has_body && matches!(body.0, Kind::Bytes(_, true));
         let mut head = Vec::with_capacity(HEAD);
         answer.persists = write_head(&mut head, answer, &parts, framing, is_text);
-        if (!has_body || answer.is_head) && !body.is_upgrade() {
+        if (!has_body || answer.is_head) && !matches!(body.0, Kind::Upgrade(_)) {
             body = ().into();
         }
         Sending {
@@ -277,20 +277,14 @@ impl Sending {
             end,
             sent: 0,
             has_failed: false,
+            running: Running::default(),
+            untaken: None,
         }
     }
 
     /// How much of the body was sent.
     pub(crate) fn length(&self) -> u64 {
         self.sent.saturating_sub(self.head)
-    }
-
-    /// At its end: what comes next, if it is another protocol.
-    pub(crate) fn into_upgrade(self) -> Option<Box<dyn FnOnce(Upgraded) + Send>> {
-        match self.body.0 {
-            Kind::Upgrade(call) => Some(call),
-            _ => None,
-        }
     }
 
     /// Send as much as the client has room for.
@@ -318,7 +312,7 @@ impl Sending {
         }
         loop {
             while self.gone < self.bytes.len() || wire.has_unsent() {
-                let count = wire.send(&self.bytes[self.gone..])?;
+                let count = wire.send(&self.bytes[self.gone..], |stream| stream)?;
                 self.gone += count;
                 self.sent += count as u64;
             }
@@ -381,11 +375,9 @@ impl Sending {
             Kind::Reader(reader, Some(left)) => read_piece(reader, left, self.bytes.to_mut())?,
             Kind::Reader(reader, None) => {
                 let mut piece = vec![0; PIECE];
-                let count = loop {
-                    match reader.read(&mut piece) {
-                        Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                        count => break count.map_err(|_| Stop::Body)?,
-                    }
+                let count = match reader.read(&mut piece) {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => return Err(Stop::Full),
+                    count => count.map_err(|_| Stop::Body)?,
                 };
                 let out = self.bytes.to_mut();
                 let is_chunk = self.answer.version == Version::HTTP_11;

@@ -2,8 +2,7 @@
 
 use std::cell::OnceCell;
 use std::io::{self, ErrorKind, Write};
-#[cfg(unix)]
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::mem;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::{fd::OwnedFd, unix::net::UnixListener};
@@ -22,10 +21,6 @@ use crate::response::Sending;
 use crate::signals::{SERVERS, on_signals};
 use crate::wire::{Wire, input};
 use crate::{Request, Response};
-
-/// What a client of a Unix socket has in place of an address.
-#[cfg(unix)]
-const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// An HTTP/1.1 server.
 ///
@@ -82,7 +77,7 @@ struct Counts {
 
 /// What a thread answers.
 #[derive(Debug, Default)]
-struct Running {
+pub(crate) struct Running {
     begun: Option<Instant>,
     /// The first line of the request.
     line: Vec<u8>,
@@ -281,7 +276,7 @@ impl Server {
             // But for addresses and TCP's options, one kind of stream socket does what the other does.
             #[cfg(unix)]
             Listener::Unix(listener) => port.listen(listener, listening, move |stream, _| {
-                connection(TcpStream::from(OwnedFd::from(stream)), NO_ADDRESS)
+                connection(OwnedFd::from(stream).into(), ([0; 4], 0).into())
             }),
         };
         match listened {
@@ -335,12 +330,12 @@ impl Shared {
         })
     }
 
-    /// This thread answers the request that begins with these bytes, and has been for so long.
-    pub(crate) fn begin(&self, bytes: &[u8], since: Instant) {
+    /// This thread answers the request that begins with these bytes, from now on.
+    pub(crate) fn begin(&self, bytes: &[u8]) {
         let bytes = bytes.trim_ascii_start();
         let length = memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
         self.on_running(|running| {
-            running.begun = Some(since);
+            running.begun = Some(Instant::now());
             running.line.clear();
             running.line.extend_from_slice(&bytes[..length]);
         });
@@ -350,9 +345,9 @@ impl Shared {
         self.on_running(|running| running.begun = None);
     }
 
-    /// The request that this thread answers, for another one that goes on with it.
-    pub(crate) fn line(&self) -> (Vec<u8>, Instant) {
-        self.on_running(|it| (it.line.clone(), it.begun.unwrap_or_else(Instant::now)))
+    /// What this thread answers is this from now on, and this is what it was.
+    pub(crate) fn exchange(&self, other: &mut Running) {
+        self.on_running(|running| mem::swap(running, other));
     }
 
     /// Count an answer, and log it.
@@ -362,12 +357,8 @@ impl Shared {
         let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
         add(&counts.answers[usize::from(status / 100).min(5)], 1);
         add(&counts.sent, length);
-        if sent.has_failed {
-            add(&counts.failed, 1);
-        }
-        if !is_whole {
-            add(&counts.incomplete, 1);
-        }
+        add(&counts.failed, sent.has_failed.into());
+        add(&counts.incomplete, (!is_whole).into());
         let Some(log) = &self.log else { return };
         let end = if is_whole { "" } else { " incomplete" };
         let (peer, now) = (peer.ip(), date::of_log());

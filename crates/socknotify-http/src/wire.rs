@@ -6,7 +6,7 @@ use std::io::{BufRead, ErrorKind};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use socknotify::owned::{Input, Limited};
+use socknotify::owned::Input;
 
 use crate::body::EARLY;
 use crate::limits::Limits;
@@ -72,31 +72,20 @@ impl Wire {
     }
 
     /// Send once. That may be nothing: a record of TLS goes first.
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn send<'a, S: Write>(
+        &'a mut self,
+        bytes: &[u8],
+        socket: impl FnOnce(&'a TcpStream) -> S,
+    ) -> io::Result<usize> {
+        let mut socket = socket(&self.stream);
         #[cfg(feature = "tls")]
         if let Some(session) = &mut self.tls {
             if !session.wants_write() {
                 return session.writer().write(bytes);
             }
-            return session.write_tls(&mut &self.stream).map(|_| 0);
+            return session.write_tls(&mut socket).map(|_| 0);
         }
-        (&self.stream).write(bytes)
-    }
-
-    /// Send all of it until `end`, to a client that takes something within `stall`.
-    pub(crate) fn write_all(
-        &mut self,
-        bytes: &[u8],
-        end: Instant,
-        stall: Duration,
-    ) -> io::Result<()> {
-        let mut stream = Limited::until(&self.stream, end).stall(stall);
-        #[cfg(feature = "tls")]
-        if let Some(session) = &mut self.tls {
-            let mut stream = rustls::Stream::new(&mut **session, &mut stream);
-            return stream.write_all(bytes).and_then(|()| stream.flush());
-        }
-        stream.write_all(bytes)
+        socket.write(bytes)
     }
 
     /// Say that nothing more comes.
