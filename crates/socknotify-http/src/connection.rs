@@ -190,12 +190,13 @@ impl Connection {
         };
         let (request, _) = request.into_parts();
         let status = response.status();
-        let is_valid = match matches!(response.body().0, Kind::Upgrade(_)) {
+        let is_valid = match response.body().0 {
             // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
-            true => {
-                StatusCode::SWITCHING_PROTOCOLS == status && is_whole && version == Version::HTTP_11
+            Kind::Upgrade(_) => {
+                let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
+                is_switch && is_whole && version == Version::HTTP_11
             }
-            false => !status.is_informational(),
+            _ => !status.is_informational(),
         };
         if !is_valid {
             return self.refuse(StatusCode::INTERNAL_SERVER_ERROR, is_head, shared);
