@@ -181,14 +181,13 @@ impl Connection {
         let mut request = Request::from_parts(head.parts, body);
         let handled = caught(|| (shared.handler)(&mut request));
         let is_whole = handled.is_some() && request.body_mut().skip();
-        let response = match (request.body().failure(), handled) {
+        let response = match request.body().failure() {
             // There is nobody to answer.
-            (Some(None), _) => return Next::Drop,
-            (Some(Some(status)), _) => response::error(status),
-            (None, Some(response)) => response,
-            (None, None) => response::error(StatusCode::INTERNAL_SERVER_ERROR),
+            Some(None) => return Next::Drop,
+            Some(Some(status)) => response::error(status),
+            None => handled.unwrap_or_else(|| response::error(StatusCode::INTERNAL_SERVER_ERROR)),
         };
-        let (request, _) = request.into_parts();
+        head::reuse(mem::take(request.headers_mut()));
         let status = response.status();
         let is_valid = match response.body().0 {
             // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
@@ -209,7 +208,6 @@ impl Connection {
             persists: head.persists && is_whole && !is_last,
             now: Instant::now(),
         };
-        head::reuse(request.headers);
         self.send(response, answer, shared)
     }
 
