@@ -51,28 +51,15 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
             return Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
         }
         Err(httparse::Error::Version) => {
-            return match known.splitn(3, |&it| it == b' ').nth(2) {
+            let version = known.splitn(3, |&it| it == b' ').nth(2);
+            return match version.and_then(|it| it.strip_prefix(b"HTTP/")) {
                 // A later minor version says what this one says, and more.
-                Some(
-                    [
-                        b'H',
-                        b'T',
-                        b'T',
-                        b'P',
-                        b'/',
-                        b'1',
-                        b'.',
-                        b'2'..=b'9',
-                        rest @ ..,
-                    ],
-                ) => {
+                Some([b'1', b'.', b'2'..=b'9', rest @ ..]) => {
                     let mut as_known = bytes.to_vec();
                     as_known[known.len() - rest.len() - 1] = b'1';
                     parse(&as_known, limits)
                 }
-                Some([b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', ..]) => {
-                    Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED)
-                }
+                Some([b'0'..=b'9', ..]) => Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED),
                 _ => Err(BAD),
             };
         }
@@ -198,10 +185,10 @@ fn body_length(
         (None, None) => Ok(Some(0)),
         (Some(length), None) => number(length).map(Some).ok_or(BAD),
         (None, Some(coding)) if version == Version::HTTP_11 => {
-            match &*coding.to_ascii_lowercase() {
-                b"chunked" => Ok(None),
-                [] | [b'c', b'h', b'u', b'n', b'k', b'e', b'd', ..] => Err(BAD),
-                _ => Err(StatusCode::NOT_IMPLEMENTED),
+            match coding.to_ascii_lowercase().strip_prefix(b"chunked") {
+                Some([]) => Ok(None),
+                None if !coding.is_empty() => Err(StatusCode::NOT_IMPLEMENTED),
+                _ => Err(BAD),
             }
         }
         _ => Err(BAD),
