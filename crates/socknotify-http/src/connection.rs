@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::mem;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode, Version};
@@ -106,8 +107,9 @@ impl Connection {
     }
 
     /// Receive, if that is what to do, and answer the request that is there.
-    fn serve(&mut self, readiness: &mut Readiness, shared: &Shared) -> Next {
+    fn serve(&mut self, readiness: &mut Readiness, shared: &Arc<Shared>) -> Next {
         if let Some(mut sending) = self.waiting.take() {
+            sending.counted = None;
             shared.exchange(&mut sending.running);
             return self.go_on(*sending, shared);
         }
@@ -161,7 +163,7 @@ impl Connection {
     }
 
     /// Say what is wrong, for the last time.
-    fn refuse(&mut self, status: StatusCode, is_head: bool, shared: &Shared) -> Next {
+    fn refuse(&mut self, status: StatusCode, is_head: bool, shared: &Arc<Shared>) -> Next {
         let answer = Answer {
             version: Version::HTTP_11,
             is_head,
@@ -171,7 +173,7 @@ impl Connection {
         self.send(response::error(status), answer, shared)
     }
 
-    fn answer(&mut self, head: Head, shared: &Shared) -> Next {
+    fn answer(&mut self, head: Head, shared: &Arc<Shared>) -> Next {
         // The handler may change them.
         let (is_head, version) = (head.parts.method == Method::HEAD, head.parts.version);
         if head.length.is_some_and(|it| it > shared.limits.body) {
@@ -211,21 +213,22 @@ impl Connection {
         self.send(response, answer, shared)
     }
 
-    fn send(&mut self, response: Response, answer: Answer, shared: &Shared) -> Next {
+    fn send(&mut self, response: Response, answer: Answer, shared: &Arc<Shared>) -> Next {
         let end = after(answer.now, shared.limits.answer_time);
         self.go_on(Sending::new(response, answer, end), shared)
     }
 
     /// Send what the client has room for. At the end, count and log it.
-    fn go_on(&mut self, mut sending: Sending, shared: &Shared) -> Next {
+    fn go_on(&mut self, mut sending: Sending, shared: &Arc<Shared>) -> Next {
         let sent = sending.go_on(&mut self.wire);
         if let Err(Stop::Full) = sent {
+            sending.counted = Some((Arc::clone(shared), self.peer));
             shared.exchange(&mut sending.running);
             self.waiting = Some(Box::new(sending));
             return Next::Event;
         }
         shared.count(&sending, sent.is_ok(), self.peer);
-        match (sent, sending.body.0) {
+        match (sent, mem::replace(&mut sending.body, ().into()).0) {
             (Ok(()), Kind::Upgrade(call)) => Next::Upgrade(call),
             (Ok(()), _) if sending.answer.persists => Next::Event,
             (Ok(()) | Err(Stop::Body), _) => Next::Close,
@@ -234,7 +237,7 @@ impl Connection {
     }
 
     /// The time of what it waits for has passed.
-    fn time_out(&mut self, shared: &Shared) -> Next {
+    fn time_out(&mut self, shared: &Arc<Shared>) -> Next {
         let Some(waiting) = &self.waiting else {
             let bytes = self.wire.input.bytes();
             if bytes.is_empty() {
@@ -249,16 +252,7 @@ impl Connection {
         if has_taken && Instant::now() < waiting.end {
             return Next::Event;
         }
-        self.give_up(shared);
         Next::Drop
-    }
-
-    /// Count and log the answer that waits, if there is one: it is not sent any more.
-    pub(crate) fn give_up(&mut self, shared: &Shared) {
-        if let Some(mut sending) = self.waiting.take() {
-            shared.exchange(&mut sending.running);
-            shared.count(&sending, false, self.peer);
-        }
     }
 }
 
@@ -271,7 +265,11 @@ fn blocking(stream: &TcpStream, most: Duration) -> io::Result<()> {
 }
 
 /// Handle what a port reports.
-pub(crate) fn on_event(shared: &Shared, worker: &mut Worker<Connection>, event: Event<Connection>) {
+pub(crate) fn on_event(
+    shared: &Arc<Shared>,
+    worker: &mut Worker<Connection>,
+    event: Event<Connection>,
+) {
     let (mut held, next) = match event {
         Event::Ready(mut held, _) => {
             let (connection, readiness) = held.split();

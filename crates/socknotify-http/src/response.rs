@@ -5,8 +5,9 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::mem;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCODING};
@@ -16,7 +17,7 @@ use http::{StatusCode, Version};
 use crate::Response;
 use crate::date;
 use crate::head::lists;
-use crate::server::Running;
+use crate::server::{Running, Shared};
 use crate::wire::Wire;
 
 /// Bytes of up to this many go out with their head, in one call.
@@ -238,9 +239,21 @@ pub(crate) struct Sending {
     head: u64,
     /// The body could not be read to its end.
     pub(crate) has_failed: bool,
-    /// While it waits for its client: what it answers, and how much the client's system had not taken.
+    /// While it waits for its client: who counts it, what it answers, and how much the client's system had not taken.
+    pub(crate) counted: Option<(Arc<Shared>, SocketAddr)>,
     pub(crate) running: Running,
     pub(crate) untaken: Option<u64>,
+}
+
+/// Wherever it waits, it breaks off.
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some((shared, peer)) = self.counted.take() {
+            shared.exchange(&mut self.running);
+            shared.count(self, false, peer);
+            shared.exchange(&mut self.running);
+        }
+    }
 }
 
 impl Sending {
@@ -277,6 +290,7 @@ impl Sending {
             end,
             sent: 0,
             has_failed: false,
+            counted: None,
             running: Running::default(),
             untaken: None,
         }
@@ -298,10 +312,8 @@ impl Sending {
         }
         self.answer.persists = false;
         let response = error(StatusCode::INTERNAL_SERVER_ERROR);
-        *self = Sending {
-            has_failed: true,
-            ..Sending::new(response, self.answer, self.end)
-        };
+        *self = Sending::new(response, self.answer, self.end);
+        self.has_failed = true;
         self.send(wire)
     }
 

@@ -293,9 +293,8 @@ impl Server {
         let left = port.serve_detached(self.serving, move |worker, event| {
             connection::on_event(&serves, worker, event);
         })?;
-        for mut connection in port.close() {
-            connection.give_up(&shared);
-        }
+        // Answers that wait are counted by that.
+        drop(port.close());
         if let Some(log) = &shared.log {
             log.end();
         }

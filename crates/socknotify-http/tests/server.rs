@@ -1519,6 +1519,34 @@ fn an_end_cuts_off_answers_that_nobody_takes() -> io::Result<()> {
     Ok(())
 }
 
+/// Also one that a thread goes on with when the end comes.
+#[test]
+fn an_end_counts_and_logs_each_answer_that_it_cuts_off() -> io::Result<()> {
+    const LENGTH: usize = 256 << 20;
+    for _ in 0..20 {
+        let kept = Kept::default();
+        let server = server().log(kept.clone());
+        let mut running = Running::start(server, |_| Response::new(vec![0; LENGTH].into()));
+        let mut taking = Vec::new();
+        for _ in 0..4 {
+            let mut client = running.slow_client()?;
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+            client.head()?;
+            taking.push(thread::spawn(move || {
+                let _ = io::copy(&mut client.0, &mut io::sink());
+            }));
+        }
+        let handle = running.handle.clone();
+        running.end(Duration::ZERO)?;
+        for thread in taking {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(handle.metrics().successful, 4);
+        assert_eq!(kept.text().lines().count(), 4);
+    }
+    Ok(())
+}
+
 /// A client that goes, or takes nothing, in the middle of an answer.
 #[test]
 fn an_answer_that_breaks_off_is_logged_as_such() -> io::Result<()> {
