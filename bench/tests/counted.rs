@@ -41,15 +41,15 @@ const BOUNDS: [Bounds; 3] = [
         data_first: Costs {
             // An `EPOLL_CTL_MOD` for each, and an `epoll_wait`.
             system_calls_of_64: limit(66.0),
-            // 243 and 793 are counted.
+            // 242 and 753 are counted.
             instructions_of_64: bound(260.0, 220.0),
-            instructions_of_1: bound(820.0, 600.0),
+            instructions_of_1: bound(780.0, 600.0),
         },
         armed_first: Costs {
             system_calls_of_64: limit(66.0),
-            // 249 and 1048.
-            instructions_of_64: bound(265.0, 220.0),
-            instructions_of_1: limit(1080.0),
+            // 273 and 1032.
+            instructions_of_64: bound(285.0, 220.0),
+            instructions_of_1: limit(1065.0),
         },
     },
     Bounds {
@@ -58,16 +58,16 @@ const BOUNDS: [Bounds; 3] = [
             // The room was full before: so the kernel is asked, and reports all. With more room, it is a readiness check,
             // and an `epoll_wait` in one call of eight.
             system_calls_of_64: limit(1.1),
-            // 611 and 1797.
-            instructions_of_64: bound(635.0, 350.0),
-            instructions_of_1: bound(1820.0, 800.0),
+            // 577 and 1589.
+            instructions_of_64: bound(600.0, 350.0),
+            instructions_of_1: bound(1640.0, 800.0),
         },
         armed_first: Costs {
             // The call that arms checks, and ends in an `epoll_wait`, too. A server arms and waits in one call.
             system_calls_of_64: limit(3.1),
-            // 648 and 2467.
-            instructions_of_64: bound(675.0, 350.0),
-            instructions_of_1: limit(2520.0),
+            // 613 and 2336.
+            instructions_of_64: bound(640.0, 350.0),
+            instructions_of_1: limit(2400.0),
         },
     },
     Bounds {
@@ -76,13 +76,13 @@ const BOUNDS: [Bounds; 3] = [
             // A short read of a Unix stream does not show that it is drained: as above. That of a TCP stream does, and
             // there is no check.
             system_calls_of_64: limit(1.1),
-            instructions_of_64: bound(642.0, 350.0),
-            instructions_of_1: bound(1830.0, 800.0),
+            instructions_of_64: bound(607.0, 350.0),
+            instructions_of_1: bound(1650.0, 800.0),
         },
         armed_first: Costs {
             system_calls_of_64: bound(3.1, 2.0),
-            instructions_of_64: bound(682.0, 350.0),
-            instructions_of_1: limit(2520.0),
+            instructions_of_64: bound(647.0, 350.0),
+            instructions_of_1: limit(2410.0),
         },
     },
 ];
@@ -168,8 +168,10 @@ fn many_threads_at_full_load_wake_few_and_allocate_nothing() {
     for _ in 0..3 {
         costs.clear();
         for row in run(&program, "saturated") {
-            // The thread that watches sleeps for a short time again and again, and looks at the others.
-            for (name, most) in [("futexes", 1.0), ("allocations", 0.1)] {
+            // The thread that watches sleeps for a short time again and again. With strace a call that asks and checks takes longer
+            // than that: the watcher sees it poll and stops, and is woken at its end. That is three calls.
+            let futexes = if row["side"] == "owned" { 3.1 } else { 1.0 };
+            for (name, most) in [("futexes", futexes), ("allocations", 0.1)] {
                 if figure(&row, name).abs() >= most {
                     costs.push(format!("{name}: {row}"));
                 }
