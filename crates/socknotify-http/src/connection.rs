@@ -120,6 +120,8 @@ impl Connection {
             // A short read empties the socket: then it is armed again without a system call.
             match self.wire.receive(|stream| readiness.io(stream)) {
                 Ok(true) => {}
+                // A session of TLS is ended by both sides.
+                Ok(false) if !self.wire.is_plain() => return Next::Close,
                 Ok(false) | Err(_) => return Next::Drop,
             }
         }
@@ -182,8 +184,9 @@ impl Connection {
         let body = RequestBody::new(&mut self.wire, self.peer, &shared.limits, &head);
         let mut request = Request::from_parts(head.parts, body);
         let handled = caught(|| (shared.handler)(&mut request));
-        let is_whole = handled.is_some() && request.body_mut().skip();
-        let response = match request.body().failure() {
+        let failure = request.body().failure();
+        let is_whole = handled.is_some() && failure.is_none() && request.body_mut().skip();
+        let response = match failure {
             // There is nobody to answer.
             Some(None) => return Next::Drop,
             Some(Some(status)) => response::error(status),
@@ -281,8 +284,8 @@ pub(crate) fn on_event(
             let next = held.time_out(shared);
             (held, next)
         }
-        // It is closed.
-        _ => return,
+        // It is closed, also by a panic: what this thread has begun is over.
+        _ => return shared.end(),
     };
     match next {
         Next::Event => {

@@ -357,6 +357,10 @@ impl Sending {
         let Kind::File(file, left) = &mut self.body.0 else {
             return Ok(());
         };
+        if *left > 0 && wire.is_plain() {
+            // Nothing of it is in memory while it waits.
+            self.bytes = Cow::default();
+        }
         while *left > 0 && wire.is_plain() {
             if Instant::now() >= self.end {
                 return Err(Stop::Client);

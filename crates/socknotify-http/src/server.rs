@@ -333,6 +333,7 @@ impl Shared {
     pub(crate) fn begin(&self, bytes: &[u8]) {
         let bytes = bytes.trim_ascii_start();
         let length = memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
+        let length = length.min(self.limits.head);
         self.on_running(|running| {
             running.begun = Some(Instant::now());
             running.line.clear();

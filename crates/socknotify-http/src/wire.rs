@@ -16,7 +16,7 @@ pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
     /// What was received, and decrypted, and not taken.
     pub(crate) input: Input,
-    /// More was decrypted than the input had room for.
+    /// More was decrypted than the input had room for, or the client's end of the session.
     pub(crate) has_more: bool,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Box<rustls::ServerConnection>>,
@@ -57,7 +57,8 @@ impl Wire {
                 }
             }
             let is_open = self.input.receive(session.reader())?;
-            self.has_more = session.reader().fill_buf().is_ok_and(|it| !it.is_empty());
+            // Its end, by `close_notify`, counts.
+            self.has_more = session.reader().fill_buf().is_ok();
             return Ok(is_open);
         }
         self.input.receive(socket)

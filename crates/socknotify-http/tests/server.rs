@@ -609,6 +609,88 @@ fn a_panic_is_answered_and_others_go_on() -> io::Result<()> {
 }
 
 /// More handlers block at once than there are processors, until the last one has begun.
+/// A body that panics when it is dropped.
+struct Falls(usize);
+
+impl Read for Falls {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = buffer.len().min(self.0);
+        self.0 -= count;
+        Ok(count)
+    }
+}
+
+impl Drop for Falls {
+    fn drop(&mut self) {
+        panic!("as it was told to");
+    }
+}
+
+#[test]
+fn a_panic_where_something_is_dropped_leaves_nothing_behind() -> io::Result<()> {
+    let kept = Kept::default();
+    let limits = Limits::default().stall(Duration::from_millis(200));
+    let server = server().limits(limits).log(kept.clone());
+    let mut running = Running::start(server, |request| {
+        if request.uri() == "/other" {
+            let mut response =
+                Response::new(ResponseBody::upgrade(|_| panic!("as it was told to")));
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            return response;
+        }
+        let length = request.uri().path()[1..].parse().expect("a length");
+        Response::new(ResponseBody::reader_of(length, Falls(length as usize)))
+    });
+    for path in ["10", "other", "100000000"] {
+        let mut client = running.slow_client()?;
+        client.send(format!("GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        client.head()?;
+        let begin = Instant::now();
+        while running.handle.metrics().connections > 0
+            || !running.handle.slow(Duration::ZERO).is_empty()
+        {
+            assert!(begin.elapsed() < PATIENCE / 6, "{path}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    running.end(PATIENCE)?;
+    assert_eq!(kept.text().lines().count(), 3);
+    Ok(())
+}
+
+#[test]
+fn a_body_that_panics_when_it_is_dropped_keeps_no_end_from_its_work() -> io::Result<()> {
+    let kept = Kept::default();
+    let server = server().log(kept.clone());
+    let (address, handle) = (server.local_addr()?, server.handle());
+    let ending = thread::spawn(move || {
+        let mut clients = Vec::new();
+        for _ in 0..5 {
+            let mut client = Client::connect(address)?;
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+            client.head()?;
+            clients.push(client);
+        }
+        // All of them wait for room.
+        let mut quiet = 0;
+        while quiet < 100 {
+            let metrics = handle.metrics();
+            let waits = metrics.waiting_threads == metrics.threads;
+            quiet = if waits { quiet + 1 } else { 0 };
+            thread::yield_now();
+        }
+        handle.drain(Duration::from_millis(100));
+        io::Result::Ok((handle, clients))
+    });
+    server.serve(|_| Response::new(ResponseBody::reader_of(1 << 40, Falls(1 << 40))))?;
+    let (handle, _clients) = ending.join().expect("no panic")?;
+    assert_eq!(handle.metrics().incomplete, 5);
+    assert_eq!(kept.text().lines().count(), 5);
+    // This thread has nothing to do any more.
+    assert_eq!(handle.slow(Duration::ZERO), []);
+    Ok(())
+}
+
 #[test]
 fn handlers_may_block() -> io::Result<()> {
     const AT_ONCE: usize = 40;
@@ -1488,6 +1570,71 @@ fn a_client_that_takes_nothing_of_its_answer_is_given_up() -> io::Result<()> {
     running.end(Duration::ZERO)?;
     let text = kept.text();
     assert_eq!(text.matches(" incomplete\n").count(), 2, "{text}");
+    Ok(())
+}
+
+#[test]
+fn empty_lines_do_not_keep_a_connection() -> io::Result<()> {
+    let time = Duration::from_millis(300);
+    let limits = Limits::default().idle(time).head_time(time);
+    let running = Running::start(server().limits(limits), echo);
+    let mut client = running.client()?;
+    let begin = Instant::now();
+    while client.send("\r\n").is_ok() {
+        assert!(begin.elapsed() < PATIENCE / 6);
+        thread::sleep(time / 10);
+    }
+    Ok(())
+}
+
+#[test]
+fn trailers_that_are_too_long_are_refused() -> io::Result<()> {
+    let running = Running::start(server(), echo);
+    let mut client = running.client()?;
+    let (body, trailer) = ("a".repeat(0xffff), "b".repeat(500_000));
+    client.send(format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n{body}\r\n0\r\nT: {trailer}"
+    ))?;
+    assert_eq!(client.answer()?.status, 413);
+    Ok(())
+}
+
+/// A handler that reads a part of a body answers also if the rest does not come.
+#[test]
+fn a_rest_that_does_not_come_changes_no_answer() -> io::Result<()> {
+    let limits = Limits::default().stall(Duration::from_millis(300));
+    let running = Running::start(server().limits(limits), |request| {
+        let read = request.body_mut().read_exact(&mut [0; 10_000]);
+        Response::new(format!("{read:?}").into())
+    });
+    let body = "x".repeat(70_000);
+    let (_, text, has_ended) = running.ask(&format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n11170\r\n{body}\r\n"
+    ))?;
+    assert_eq!((text.as_str(), has_ended), ("Ok(())", true));
+    Ok(())
+}
+
+#[test]
+fn a_line_of_the_log_is_no_longer_than_a_head_may_be() -> io::Result<()> {
+    let kept = Kept::default();
+    let mut running = Running::start(server().log(kept.clone()), echo);
+    // Memory for a body takes as much at once.
+    for _ in 0..20 {
+        let mut client = running.client()?;
+        let body = "x".repeat(60_000);
+        client.send(format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n{body}"
+        ))?;
+        client.answer()?;
+        client.send([1; 100_000])?;
+        assert_eq!(client.answer()?.status, 400);
+    }
+    running.end(PATIENCE)?;
+    let text = kept.text();
+    assert_eq!(text.lines().count(), 40);
+    let longest = text.lines().map(str::len).max();
+    assert!(longest < Some(4 * (16 << 10) + 100), "{longest:?}");
     Ok(())
 }
 

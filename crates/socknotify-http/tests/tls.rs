@@ -133,6 +133,35 @@ fn requests_are_answered_in_order_with_bodies_of_all_sizes() -> io::Result<()> {
 }
 
 /// The last answer is followed by the end of the session, and not only of the stream.
+/// It says that it sends nothing more, at once or later, and waits for the server to say so.
+#[test]
+fn a_client_may_end_the_session_first() -> io::Result<()> {
+    let running = Running::start(|it| it, echo)?;
+    for is_later in [false, true] {
+        let mut client = running.client()?;
+        let stream = client.0.get_mut();
+        stream.conn.complete_io(&mut stream.sock)?;
+        let mut sent = Vec::new();
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        stream.conn.writer().write_all(request)?;
+        if !is_later {
+            stream.conn.send_close_notify();
+        }
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut sent)?;
+        }
+        stream.sock.write_all(&sent)?;
+        client.answer()?;
+        if is_later {
+            client.0.get_mut().conn.send_close_notify();
+            client.0.get_mut().flush()?;
+        }
+        assert_eq!(client.0.read(&mut [0])?, 0);
+    }
+    assert_eq!(running.handle.metrics().incomplete, 0);
+    Ok(())
+}
+
 #[test]
 fn a_connection_ends_in_order() -> io::Result<()> {
     let running = Running::start(|it| it, echo)?;
