@@ -387,6 +387,11 @@ impl Sending {
             }
             // It goes behind its head.
             Kind::Bytes(..) | Kind::Upgrade(_) => {}
+            Kind::File(file, left) if self.sent == 0 && *left > TOGETHER as u64 => {
+                // A long one goes from its beginning as the system has it. This finds out whether it can be read.
+                file.read_exact(&mut [0]).map_err(|_| Stop::Body)?;
+                file.seek_relative(-1).map_err(|_| Stop::Body)?;
+            }
             Kind::File(file, left) => read_piece(file, left, self.bytes.to_mut())?,
             Kind::Reader(reader, Some(left)) => read_piece(reader, left, self.bytes.to_mut())?,
             Kind::Reader(reader, None) => {
