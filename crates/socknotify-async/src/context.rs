@@ -61,6 +61,12 @@ pub(crate) fn current() -> Option<Arc<Shared>> {
     CURRENT.try_with(|it| it.borrow().clone()).ok().flatten()
 }
 
+/// Call this with it, if there is one. It enters none.
+#[inline]
+pub(crate) fn with_current(call: impl FnOnce(&Arc<Shared>)) {
+    let _ = CURRENT.try_with(|it| it.borrow().as_ref().map(call));
+}
+
 /// The same.
 ///
 /// # Panics

@@ -50,9 +50,9 @@ impl Model {
         }
     }
 
-    /// As a thread that is none of the runtime's.
-    fn put_from_outside(&self, task: usize) {
-        self.queue.put(None, task);
+    /// As a thread that is none of the runtime's; or into a list, as one of them that is about to block.
+    fn put_and_leave(&self, list: Option<usize>, task: usize) {
+        self.queue.put(list, task);
         self.call(Call::Now);
     }
 
@@ -101,20 +101,22 @@ impl Model {
 }
 
 #[test]
-fn interleavings_what_is_put_in_from_outside_runs_once() {
-    explore(|| {
-        let model = Model::new(2);
-        let done = Arc::new((Mutex::new(0), Condvar::new()));
-        let others = [1, 2].map(|task| {
-            let model = Arc::clone(&model);
-            thread::spawn(move || model.put_from_outside(task))
+fn interleavings_what_is_put_in_and_left_runs_once() {
+    for second in [None, Some(1)] {
+        explore(move || {
+            let model = Model::new(2);
+            let done = Arc::new((Mutex::new(0), Condvar::new()));
+            let others = [(None, 1), (second, 2)].map(|(list, task)| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || model.put_and_leave(list, task))
+            });
+            model.serve(0, &done, 2);
+            others.into_iter().for_each(|it| it.join().unwrap());
+            let runs = model.runs.each_ref().map(|it| it.load(Ordering::SeqCst));
+            assert_eq!(runs, [0, 1, 1]);
+            assert!(model.queue.is_empty());
         });
-        model.serve(0, &done, 2);
-        others.map(|it| it.join().unwrap());
-        let runs = model.runs.each_ref().map(|it| it.load(Ordering::SeqCst));
-        assert_eq!(runs, [0, 1, 1]);
-        assert!(model.queue.is_empty());
-    });
+    }
 }
 
 #[test]
@@ -122,7 +124,7 @@ fn interleavings_what_a_task_puts_in_before_it_blocks_runs_elsewhere() {
     explore(|| {
         let model = Model::new(1);
         let done = Arc::new((Mutex::new(0), Condvar::new()));
-        model.put_from_outside(0);
+        model.put_and_leave(None, 0);
         let other = {
             let (model, done) = (Arc::clone(&model), Arc::clone(&done));
             thread::spawn(move || model.serve(0, &done, 2))
@@ -137,7 +139,7 @@ fn interleavings_what_a_task_puts_in_before_it_blocks_runs_elsewhere() {
 /// A runtime that ends, whose other threads have ended, or block.
 struct Ending {
     queue: Queue<usize>,
-    count: AtomicUsize,
+    count: Mutex<usize>,
     is_closed: AtomicBool,
     is_awaited: AtomicBool,
     lock: Mutex<()>,
@@ -146,9 +148,7 @@ struct Ending {
 
 impl Ending {
     fn spawn(&self, task: usize) {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        // The checker takes `SeqCst` for less, but in fences.
-        fence(Ordering::SeqCst);
+        *self.count.lock().unwrap() += 1;
         if self.is_closed.load(Ordering::SeqCst) {
             return self.task_ends();
         }
@@ -163,8 +163,11 @@ impl Ending {
     }
 
     fn task_ends(&self) {
-        if self.count.fetch_sub(1, Ordering::SeqCst) <= 2 {
-            fence(Ordering::SeqCst);
+        let mut count = self.count.lock().unwrap();
+        *count -= 1;
+        let is_almost_last = *count <= 1;
+        drop(count);
+        if is_almost_last {
             self.on_ended();
         }
     }
@@ -185,14 +188,14 @@ impl Ending {
             while self.queue.take(0).is_some() {
                 self.task_ends();
             }
-            let is_last = || self.count.load(Ordering::SeqCst) == 0;
+            let is_last = || *self.count.lock().unwrap() == 0;
             if is_last() {
                 break;
             }
             self.is_awaited.store(true, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             let mut guard = self.lock.lock().unwrap();
-            while !is_last() && self.queue.is_empty() {
+            while !is_last() && self.queue.is_surely_empty() {
                 guard = self.ended.wait(guard).unwrap();
             }
         }
@@ -205,7 +208,7 @@ fn interleavings_what_is_spawned_as_a_runtime_ends_is_dropped() {
         explore(move || {
             let ending = Arc::new(Ending {
                 queue: Queue::new(1),
-                count: AtomicUsize::new(0),
+                count: Mutex::new(0),
                 is_closed: AtomicBool::new(false),
                 is_awaited: AtomicBool::new(false),
                 lock: Mutex::new(()),
@@ -220,7 +223,7 @@ fn interleavings_what_is_spawned_as_a_runtime_ends_is_dropped() {
             ending.end();
             others.into_iter().for_each(|it| it.join().unwrap());
             assert!(ending.queue.is_empty());
-            assert_eq!(ending.count.load(Ordering::SeqCst), 0);
+            assert_eq!(*ending.count.lock().unwrap(), 0);
         });
     }
 }

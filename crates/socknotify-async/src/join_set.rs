@@ -81,7 +81,7 @@ impl<T> JoinSet<T> {
         runtime.0.check_process();
         let place = self.tasks.vacant_entry();
         let tells = Tells(Arc::clone(&self.ended), place.key());
-        let task = task::spawn(&runtime.0, async move {
+        let task = task::spawn(runtime.0, async move {
             // Dropped in this order, whether it was polled or not.
             let (future, _tells) = (future, tells);
             future.await

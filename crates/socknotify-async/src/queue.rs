@@ -12,11 +12,12 @@
 //!   than to wake another thread; it may as well block, or compute for long.
 //!
 //! There is at most one packet of each kind on its way. The thread that takes it says so ([`Queue::answer`]) before it
-//! looks at the lists. So either it sees a task that was put in, or whoever put that in calls again.
+//! looks at the lists, with their locks. So either it sees a task that was put in, or whoever put that in calls again: to put
+//! in and to call need no fence.
 
 use std::collections::VecDeque;
 
-use crate::sync::checked::{AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
+use crate::sync::checked::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// When another thread is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,16 +109,25 @@ impl<T> Queue<T> {
         other.or_else(|| self.take(list))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        let mut lists = self.lists.iter().chain([&self.elsewhere]);
-        lists.all(|list| list.length.load(Ordering::Relaxed) == 0)
+    fn all(&self) -> impl Iterator<Item = &List<T>> {
+        self.lists.iter().chain([&self.elsewhere])
     }
 
-    /// True if the caller has to send the packet, as none is on its way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all()
+            .all(|list| list.length.load(Ordering::Relaxed) == 0)
+    }
+
+    /// The same, with all locks: who puts in later than this sees what was written before this.
+    pub(crate) fn is_surely_empty(&self) -> bool {
+        let lengths = self.all().map(|list| lock(&list.items).len());
+        lengths.sum::<usize>() == 0
+    }
+
+    /// True if the caller has to send the packet, as none is on its way. It has put in what it calls for, or had the lock of that
+    /// list since.
     #[inline]
     pub(crate) fn call(&self, call: Call) -> bool {
-        // What was put in before comes before this, and the looks of those who answer after theirs.
-        fence(Ordering::SeqCst);
         let is_called = &self.calls[call as usize];
         // Most often it is, and then nothing is written that others read.
         !is_called.load(Ordering::Relaxed) && !is_called.swap(true, Ordering::Relaxed)
@@ -125,8 +135,8 @@ impl<T> Queue<T> {
 
     /// The packet was taken. The caller looks at the lists after this.
     pub(crate) fn answer(&self, call: Call) {
-        self.calls[call as usize].swap(false, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.calls[call as usize].store(false, Ordering::Relaxed);
+        self.is_surely_empty();
     }
 }
 

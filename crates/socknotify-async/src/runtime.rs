@@ -162,7 +162,7 @@ impl Handle {
         F::Output: Send + 'static,
     {
         self.0.check_process();
-        task::spawn(&self.0, future)
+        task::spawn(Arc::clone(&self.0), future)
     }
 
     /// Runs a future on this thread, and returns its result. Inside, the runtime is the [current](Self::current) one.
@@ -207,9 +207,9 @@ impl Handle {
         context::enter(&self.0)
     }
 
-    /// The number of tasks that have not ended.
+    /// The number of tasks that have not ended. In a forked child 0.
     pub fn tasks(&self) -> usize {
-        self.0.tasks.count()
+        self.0.tasks()
     }
 
     /// The number of threads that run tasks.
@@ -453,7 +453,9 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    Handle::current().spawn(future)
+    let shared = context::expect();
+    shared.check_process();
+    task::spawn(shared, future)
 }
 
 /// Runs work that blocks, as a task whose thread leaves its place at once.

@@ -9,7 +9,6 @@ use std::task::Waker;
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use async_task::Runnable;
 use socknotify::interface;
 use socknotify::{CompletionPort, Entry, Error, RegisterError, default_concurrency};
 
@@ -20,7 +19,7 @@ use crate::queue::{Call, Queue};
 use crate::slow::{OnSlow, Slow};
 use crate::source::Sources;
 use crate::sync::{contain, lock, wake};
-use crate::task::{Tasks, wakes};
+use crate::task::{Runnable, Tasks, wakes};
 use crate::timers::Timers;
 
 /// The keys of packets that are not of a socket: runnable tasks wait; the port's alarm; and operations on files.
@@ -33,6 +32,8 @@ const ROOM: usize = 64;
 /// After so many tasks, or this time, a thread asks the port again.
 const TASKS: u32 = 64;
 const SLICE: Duration = Duration::from_micros(500);
+/// It reads the clock after each of the first tasks, and then once for so many: that costs as much as a quick one.
+const TIMED: u32 = 8;
 /// How long tasks wait behind one that runs before another thread is called, in milliseconds: the first time, and at most,
 /// while such calls find nothing that waits.
 const SOON: u64 = 1;
@@ -87,6 +88,7 @@ impl Crew {
 pub(crate) struct Shared {
     /// Different for each.
     pub(crate) id: usize,
+    process: interface::Process,
     /// `None` when everything has ended.
     port: RwLock<Option<Arc<CompletionPort>>>,
     pub(crate) sources: Sources,
@@ -135,6 +137,7 @@ impl Shared {
         let calls = Arc::new(Mutex::new(calls));
         let shared = Arc::new(Shared {
             id: RUNTIMES.fetch_add(1, Ordering::Relaxed),
+            process: interface::Process::this(),
             port: RwLock::new(Some(Arc::new(port))),
             sources: Sources::default(),
             timers: Timers::new(places),
@@ -169,7 +172,7 @@ impl Shared {
         // What is behind a task that blocks goes to another thread at once.
         let on_raise = move || {
             if let Some(shared) = weak.upgrade() {
-                if !shared.queue.is_empty() {
+                if !shared.queue.is_surely_empty() {
                     shared.has_risen.store(true, Ordering::Relaxed);
                     shared.call(Call::Now);
                 }
@@ -199,8 +202,7 @@ impl Shared {
 
     /// Whether this is the process that made the runtime.
     pub(crate) fn is_here(&self) -> bool {
-        let nothing = self.with_port(|port| port.register_all(&mut []));
-        nothing != Ok(Err(RegisterError::Call(Error::OtherProcess)))
+        self.process.is_this()
     }
 
     /// Run this where the runtime's threads are inside of.
@@ -504,7 +506,7 @@ impl Shared {
 
     /// Wake what may block, as a task may: others go on meanwhile.
     #[cold]
-    fn wake_foreign(&self, wakers: Vec<Waker>, looking: Role) {
+    fn wake_foreign(self: &Arc<Self>, wakers: Vec<Waker>, looking: Role) {
         let mut wakers = wakers.into_iter();
         let first = wakers.next();
         self.put_wakers(Some(looking.list), wakers);
@@ -516,8 +518,8 @@ impl Shared {
     }
 
     /// Each of them may block: so those behind it may go to other threads.
-    fn put_wakers(&self, list: Option<usize>, wakers: impl IntoIterator<Item = Waker>) {
-        let runnables = wakers.into_iter().map(|waker| wakes(self.id, waker));
+    fn put_wakers(self: &Arc<Self>, list: Option<usize>, wakers: impl IntoIterator<Item = Waker>) {
+        let runnables = wakers.into_iter().map(|waker| wakes(self, waker));
         runnables.for_each(|runnable| self.queue.put(list, runnable));
     }
 
@@ -530,7 +532,7 @@ impl Shared {
     /// Run tasks, until there are none, or it is time for the port.
     fn run_tasks(&self, looking: Role, turn: &mut usize) {
         let mut begin = None;
-        for _ in 0..TASKS {
+        for number in 0..TASKS {
             *turn = turn.wrapping_add(1);
             let Some(runnable) = self.queue.take_in_turn(looking.list, *turn) else {
                 if self.has_risen.load(Ordering::Relaxed) {
@@ -550,7 +552,8 @@ impl Shared {
                 runnable.run();
             });
             // Most often there is one task alone, for which the clock need not be read.
-            if !is_last || !self.queue.is_empty() {
+            let is_timed = number < TIMED || number % TIMED == 0;
+            if is_timed && !(is_last && self.queue.is_empty()) {
                 let begin = begin.get_or_insert_with(Instant::now);
                 if begin.elapsed() >= SLICE {
                     break;
@@ -620,7 +623,7 @@ impl Shared {
             if is_last() {
                 break;
             }
-            self.wait_until(Duration::MAX, || is_last() || !self.queue.is_empty());
+            self.wait_until(Duration::MAX, || is_last() || !self.queue.is_surely_empty());
         }
         context::set_role(None);
         let _ = self.with_port(CompletionPort::close);
@@ -712,6 +715,14 @@ impl Shared {
         self.wait_until(time, || self.threads() == own && has_ended())
     }
 
+    /// How many have not ended. In a forked child, a thread that it does not have may hold a lock.
+    pub(crate) fn tasks(&self) -> usize {
+        match self.is_here() {
+            true => self.tasks.count(),
+            false => 0,
+        }
+    }
+
     pub(crate) fn threads(&self) -> usize {
         self.count.threads()
     }
@@ -738,7 +749,7 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime")
             .field("port", &self.port())
-            .field("tasks", &self.tasks.count())
+            .field("tasks", &self.tasks())
             .field("threads", &self.threads())
             .finish_non_exhaustive()
     }

@@ -78,12 +78,12 @@ pub(crate) mod checked {
     #[cfg(interleavings)]
     pub(crate) use loom::sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     };
     #[cfg(not(interleavings))]
     pub(crate) use std::sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     };
 
     /// Lock, also after a panic: values stay whole.

@@ -2,14 +2,14 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::{Future, pending};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{self, Context, Poll, Wake, Waker};
 
-use async_task::{FallibleTask, Runnable, ScheduleInfo, WithInfo};
+use async_task::{ScheduleInfo, WithInfo};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
@@ -68,27 +68,29 @@ impl Drop for Foreign {
 /// # }
 /// ```
 pub struct JoinHandle<T> {
-    /// `None` when its result was taken.
-    task: Option<FallibleTask<Outcome<T>>>,
-    abort: AbortHandle,
+    /// `None` as it is dropped.
+    task: Option<async_task::Task<Outcome<T>, AbortHandle>>,
 }
 
 impl<T> JoinHandle<T> {
     /// Has the task's future dropped, instead of polled again. A poll that has begun goes on to its end, but if it ends the
     /// task, the result is dropped. A task that has ended before keeps its result.
     pub fn abort(&self) {
-        self.abort.abort();
+        self.task().metadata().abort();
     }
 
     /// What aborts the task while another one waits for its result.
     pub fn abort_handle(&self) -> AbortHandle {
-        self.abort.clone()
+        self.task().metadata().clone()
     }
 
     /// Whether the task has ended, or will not be polled again.
     pub fn is_finished(&self) -> bool {
-        let task = self.task.as_ref();
-        task.is_none_or(FallibleTask::is_finished) || self.abort.is_aborted()
+        self.task().is_finished() || self.task().metadata().is_aborted()
+    }
+
+    fn task(&self) -> &async_task::Task<Outcome<T>, AbortHandle> {
+        self.task.as_ref().expect("it is not dropped yet")
     }
 }
 
@@ -99,17 +101,17 @@ impl<T> Future for JoinHandle<T> {
     ///
     /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let task = self.task.as_mut().expect("the result was taken before");
+        let task = self.task.as_mut().expect("it is not dropped yet");
+        // If the result was taken before, this panics.
         let task = Pin::new(task);
-        let outcome = task::ready!(if context::is_polled(cx.waker()) {
+        let mut outcome = task::ready!(if context::is_polled(cx.waker()) {
             task.poll(cx)
         } else {
             // Where the task ends, a panic would end the process.
             let waker = Waker::from(Arc::new(Foreign(Some(cx.waker().clone()))));
             task.poll(&mut Context::from_waker(&waker))
         });
-        self.task = None;
-        Poll::Ready(match outcome.and_then(|mut it| it.0.take()) {
+        Poll::Ready(match outcome.0.take() {
             Some(Ok(value)) => Ok(value),
             Some(Err(panic)) => Err(JoinError(Some(Mutex::new(panic)))),
             None => Err(JoinError(None)),
@@ -157,7 +159,7 @@ impl AbortHandle {
             })
         });
         // It is dropped where it would be polled.
-        waker.flatten().into_iter().for_each(Waker::wake);
+        waker.flatten().flatten().into_iter().for_each(Waker::wake);
     }
 
     /// Whether the task has ended, or will not be polled again. In a forked child false: what the parent's task does is not known
@@ -248,6 +250,7 @@ pin_project! {
         #[pin]
         future: Option<F>,
         entry: Entry,
+        has_waited: bool,
         spawned_at: &'static Location<'static>,
     }
 
@@ -279,7 +282,13 @@ impl<F: Future> Future for Listed<F> {
         let polled = catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
         context::end_poll();
         let result = match polled {
-            Ok(poll) => Ok(task::ready!(poll)),
+            Ok(Poll::Pending) => {
+                if !std::mem::replace(this.has_waited, true) {
+                    this.entry.list(cx.waker());
+                }
+                return Poll::Pending;
+            }
+            Ok(Poll::Ready(value)) => Ok(value),
             Err(panic) => Err(panic),
         };
         let outcome = Outcome(Some(result));
@@ -301,28 +310,44 @@ struct Place {
 /// A task's entry in the list, which ends with its future.
 struct Entry(AbortHandle);
 
+impl Entry {
+    /// The task waits for the first time. Until then it is in the queue, or polled.
+    fn list(&self, waker: &Waker) {
+        let AbortHandle { shared, place } = &self.0;
+        let is_aborted = shared.tasks.with(*place, |task| {
+            task.waker = Some(waker.clone());
+            task.is_aborted
+        });
+        // Who has closed the runtime before wakes those that it finds there.
+        if is_aborted == Some(true) || shared.is_closed() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
         let AbortHandle { shared, place } = &self.0;
         let tasks = &shared.tasks;
-        let part = &tasks.parts[place.part as usize];
-        let listing = lock(part).tasks.try_remove(place.key as usize);
+        let mut part = lock(&tasks.parts[place.part as usize]);
+        let listing = part.tasks.try_remove(place.key as usize);
+        let is_almost_last = part.tasks.len() <= 1;
+        drop(part);
         if listing.as_ref().is_some_and(|it| it.is_aborted) {
             tasks.aborted.fetch_sub(1, Ordering::SeqCst);
         }
         // Dropping a waker may run any code.
         drop(listing);
         // Who waits in a task waits for all but that one.
-        if tasks.count.fetch_sub(1, Ordering::SeqCst) <= 2 {
+        if is_almost_last {
             shared.on_ended();
         }
     }
 }
 
-/// The tasks that have not ended, by their wakers: woken once they are aborted, or the runtime is closed, they are dropped.
+/// The tasks that have not ended. Woken once they are aborted, or the runtime is closed, those that have waited are dropped.
 pub(crate) struct Tasks {
     parts: Box<[Mutex<Part>]>,
-    count: AtomicUsize,
     /// How many of them were aborted.
     aborted: AtomicUsize,
 }
@@ -336,7 +361,8 @@ struct Part {
 
 struct Listing {
     number: u64,
-    waker: Waker,
+    /// `None` until it waits for the first time.
+    waker: Option<Waker>,
     is_aborted: bool,
 }
 
@@ -345,13 +371,14 @@ impl Tasks {
     pub(crate) fn new(parts: usize) -> Self {
         Tasks {
             parts: (0..parts).map(|_| Mutex::default()).collect(),
-            count: AtomicUsize::new(0),
             aborted: AtomicUsize::new(0),
         }
     }
 
+    /// How many there are, at one moment.
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
+        let parts: Vec<_> = self.parts.iter().map(lock).collect();
+        parts.iter().map(|part| part.tasks.len()).sum()
     }
 
     /// Wake all of them.
@@ -360,7 +387,7 @@ impl Tasks {
             let part = lock(part);
             let wakers: Vec<_> = part.tasks.iter().map(|(_, it)| it.waker.clone()).collect();
             drop(part);
-            wakers.into_iter().for_each(Waker::wake);
+            wakers.into_iter().flatten().for_each(Waker::wake);
         }
     }
 
@@ -370,7 +397,6 @@ impl Tasks {
         listing.filter(|it| it.number == place.number).map(run)
     }
 
-    /// Its entry keeps the place until the task has a waker.
     fn add(&self, part: usize) -> Place {
         let index = part % self.parts.len();
         let mut part = lock(&self.parts[index]);
@@ -378,29 +404,38 @@ impl Tasks {
         let number = part.last;
         let key = part.tasks.insert(Listing {
             number,
-            waker: Waker::noop().clone(),
+            waker: None,
             is_aborted: false,
         });
-        self.count.fetch_add(1, Ordering::SeqCst);
         let (part, key) = (index as u32, key as u32);
         Place { part, key, number }
     }
 }
 
+/// A task that is to run.
+pub(crate) type Runnable = async_task::Runnable<AbortHandle>;
+
 /// What wakes a task of anyone else's, for the queue of this runtime, none of whose tasks that is.
-pub(crate) fn wakes(runtime: usize, waker: Waker) -> Runnable {
-    let wakes = async move {
+pub(crate) fn wakes(shared: &Arc<Shared>, waker: Waker) -> Runnable {
+    let runtime = shared.id;
+    let wakes = |_: &AbortHandle| async move {
         context::leave_task(runtime);
         wake(waker);
     };
-    let (runnable, task) = async_task::spawn(wakes, drop);
+    let (runnable, task) = unlisted(shared).spawn(wakes, drop);
     task.detach();
     runnable
 }
 
+/// A task that is not in the list.
+fn unlisted(shared: &Arc<Shared>) -> async_task::Builder<AbortHandle> {
+    let (shared, place) = (Arc::clone(shared), Place::default());
+    async_task::Builder::new().metadata(AbortHandle { shared, place })
+}
+
 /// Make a task, and have it run.
 #[track_caller]
-pub(crate) fn spawn<F>(shared: &Arc<Shared>, future: F) -> JoinHandle<F::Output>
+pub(crate) fn spawn<F>(shared: Arc<Shared>, future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -408,29 +443,38 @@ where
     // In this order: who ends the runtime waits for those that have not seen it closed, and for no others.
     let entry = (!shared.is_closed()).then(|| {
         let place = shared.tasks.add(shared.list().unwrap_or(0));
-        let shared = Arc::clone(shared);
+        let shared = Arc::clone(&shared);
         Entry(AbortHandle { shared, place })
     });
     let Some(entry) = entry.filter(|_| !shared.is_closed()) else {
-        return cancelled(shared, future);
+        return cancelled(&shared, future);
     };
-    let abort = entry.0.clone();
-    let of = Arc::clone(shared);
-    let schedule = WithInfo(move |runnable: Runnable, info: ScheduleInfo| {
-        of.schedule(runnable, info.woken_while_running);
-    });
-    let future = Some(future);
+    let place = entry.0.place;
     let listed = Listed {
-        future,
+        future: Some(future),
         entry,
+        has_waited: false,
         spawned_at: Location::caller(),
     };
-    let (runnable, task) = async_task::spawn(listed, schedule);
-    let waker = runnable.waker();
-    shared.tasks.with(abort.place, |task| task.waker = waker);
+    let builder = async_task::Builder::new().metadata(AbortHandle { shared, place });
+    let (runnable, task) = builder.spawn(|_| listed, WithInfo(schedule));
     runnable.schedule();
-    let task = Some(task.fallible());
-    JoinHandle { task, abort }
+    JoinHandle { task: Some(task) }
+}
+
+/// Another thread may run the task at once, and end it: so what is called is kept by something else.
+fn schedule(runnable: Runnable, info: ScheduleInfo) {
+    let has_run = info.woken_while_running;
+    let mut runnable = Some(runnable);
+    context::with_current(|shared| {
+        let of = |it: &mut Runnable| Arc::ptr_eq(&it.metadata().shared, shared);
+        let own = runnable.take_if(of);
+        own.into_iter().for_each(|it| shared.schedule(it, has_run));
+    });
+    if let Some(runnable) = runnable {
+        let shared = Arc::clone(&runnable.metadata().shared);
+        shared.schedule(runnable, has_run);
+    }
 }
 
 /// The runtime is closed: drop a future, as that of a task that was cancelled before it began.
@@ -445,10 +489,7 @@ where
         let _entered = context::enter(&entered);
         contain(|| drop(future));
     }));
-    let (_, task) = async_task::spawn(pending::<Outcome<F::Output>>(), drop);
-    let (shared, place) = (Arc::clone(shared), Place::default());
-    JoinHandle {
-        task: Some(task.fallible()),
-        abort: AbortHandle { shared, place },
-    }
+    let (runnable, task) = unlisted(shared).spawn(|_| async { Outcome(None) }, drop);
+    runnable.run();
+    JoinHandle { task: Some(task) }
 }

@@ -323,6 +323,55 @@ fn an_aborted_task_is_dropped() -> io::Result<()> {
     Ok(())
 }
 
+/// Says that it is polled, blocks until it is told to go on, and waits for ever.
+fn waits_after_a_block() -> (
+    mpsc::Receiver<()>,
+    mpsc::Sender<()>,
+    impl Future<Output = ()>,
+) {
+    let (sender, begun) = mpsc::channel();
+    let (release, blocked) = mpsc::channel::<()>();
+    let task = async move {
+        sender.send(()).expect("it is waited for");
+        let _ = blocked.recv();
+        pending::<()>().await;
+    };
+    (begun, release, task)
+}
+
+#[test]
+fn a_task_that_waits_for_the_first_time_after_it_was_aborted_is_dropped() -> io::Result<()> {
+    let runtime = with_places(1);
+    let (begun, release, task) = waits_after_a_block();
+    let task = runtime.spawn(task);
+    begun.recv_timeout(PATIENCE).expect("it begins");
+    task.abort();
+    drop(release);
+    assert!(runtime.block_on(task).is_err_and(|it| it.is_cancelled()));
+    Ok(())
+}
+
+#[test]
+fn a_task_that_waits_for_the_first_time_after_a_shutdown_is_dropped() -> io::Result<()> {
+    let runtime = with_places(1);
+    let handle = runtime.handle().clone();
+    let (begun, release, task) = waits_after_a_block();
+    drop(runtime.spawn(task));
+    begun.recv_timeout(PATIENCE).expect("it begins");
+    assert!(!runtime.shutdown(Duration::ZERO));
+    // What is spawned from here on is cancelled: the tasks have been woken, or are about to be.
+    while !handle.spawn(async {}).is_finished() {
+        thread::yield_now();
+    }
+    drop(release);
+    let deadline = Instant::now() + PATIENCE;
+    while handle.tasks() > 0 {
+        assert!(Instant::now() < deadline, "it is left");
+        thread::yield_now();
+    }
+    Ok(())
+}
+
 #[test]
 fn aborting_what_has_ended_keeps_its_result() -> io::Result<()> {
     let runtime = Runtime::new()?;

@@ -21,11 +21,11 @@ pub(crate) use self::owners::Owner;
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]
-pub use unix::{BorrowedSocket, OwnedSocket};
+pub use unix::{BorrowedSocket, OwnedSocket, Process};
 #[cfg(windows)]
 pub(crate) use windows::*;
 #[cfg(windows)]
-pub use windows::{BorrowedSocket, OwnedSocket};
+pub use windows::{BorrowedSocket, OwnedSocket, Process};
 
 /// The Win32 code for what the system calls by this number. Where it is none, `ERROR_GEN_FAILURE`.
 pub(crate) const fn code(number: i32) -> u32 {

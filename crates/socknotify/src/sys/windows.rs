@@ -132,14 +132,16 @@ pub(crate) fn handle(fd: Fd) -> *mut std::ffi::c_void {
 
 /// The process that made a value. On Windows there are no forked children.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Process;
+pub struct Process;
 
 impl Process {
-    pub(crate) fn this() -> Self {
+    /// The one that calls this.
+    pub fn this() -> Self {
         Process
     }
 
-    pub(crate) fn is_this(self) -> bool {
+    /// Whether it is the one that calls this.
+    pub fn is_this(self) -> bool {
         true
     }
 }

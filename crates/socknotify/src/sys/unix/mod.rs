@@ -10,7 +10,7 @@ pub(crate) use std::os::fd::{AsFd as AsSocket, RawFd as RawSocket};
 pub use std::os::fd::{BorrowedFd as BorrowedSocket, OwnedFd as OwnedSocket};
 
 pub(crate) use self::calls::{shut_down, unacknowledged, wait_for};
-pub(crate) use self::process::Process;
+pub use self::process::Process;
 use super::Fd;
 use crate::RegistrationError;
 pub(crate) use crate::backend::conditions;

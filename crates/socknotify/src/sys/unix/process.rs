@@ -14,7 +14,7 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The process that made a value, as opposed to its forked children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Process(u32);
+pub struct Process(u32);
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
@@ -22,7 +22,8 @@ extern "C" fn in_child() {
 }
 
 impl Process {
-    pub(crate) fn this() -> Self {
+    /// The one that calls this.
+    pub fn this() -> Self {
         static COUNTS: AtomicBool = AtomicBool::new(false);
         // Two threads may both install it, which is harmless. A child could inherit a lock that another
         // thread holds.
@@ -35,8 +36,9 @@ impl Process {
         Process(FORKS.load(Ordering::Relaxed))
     }
 
+    /// Whether it is the one that calls this.
     #[inline]
-    pub(crate) fn is_this(self) -> bool {
+    pub fn is_this(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 }
