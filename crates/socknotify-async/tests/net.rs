@@ -829,3 +829,20 @@ fn a_waker_of_another_runtime_that_blocks_keeps_no_task_waiting() -> io::Result<
 fn is_pending_for(future: Pin<&mut impl Future>, waker: &Waker) -> bool {
     future.poll(&mut Context::from_waker(waker)).is_pending()
 }
+
+#[cfg(unix)]
+#[test]
+fn an_accepted_connection_is_non_blocking_and_not_inherited() -> io::Result<()> {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let client = std::net::TcpStream::connect(address)?;
+        let (stream, peer) = listener.accept().await?;
+        assert_eq!(peer, client.local_addr()?);
+        let nothing = Read::read(&mut stream.get_ref(), &mut [0]);
+        assert_eq!(nothing.unwrap_err().kind(), ErrorKind::WouldBlock);
+        let flags = rustix::io::fcntl_getfd(&stream)?;
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        Ok(())
+    })
+}

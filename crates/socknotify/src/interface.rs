@@ -3,7 +3,7 @@
 pub use crate::crew::{Crew, OnLimit};
 use crate::registration::Extra;
 pub use crate::slow::SlowWatch;
-pub use crate::sys::Process;
+pub use crate::sys::{Process, accept};
 #[cfg(windows)]
 pub use crate::system::host::{
     closing, feed, is_own, kernel_port, port_on, say_closes, status, wake,

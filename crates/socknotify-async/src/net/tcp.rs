@@ -8,9 +8,11 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socknotify::interface;
 
 use super::address::{ToAddresses, resolve};
 use super::{ReadHalf, WriteHalf, impl_stream, split, wrap};
+use crate::Async;
 use crate::context;
 use crate::shared::Shared;
 use crate::source::Direction;
@@ -78,17 +80,24 @@ impl TcpListener {
     /// The system's. After an error that passes, such as a limit of descriptors that is reached, wait a while before the
     /// next try.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (stream, peer) = self.0.read_with(|listener| listener.accept()).await?;
-        Ok((TcpStream::new(stream, self.0.shared())?, peer))
+        let accepted = self.0.read_with(interface::accept).await?;
+        self.accepted(accepted)
     }
 
     /// The same for one task, for those who write futures by hand.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let accepted = self
-            .0
-            .poll_with(cx, Direction::Read, |listener, _| listener.accept());
-        let (stream, peer) = ready!(accepted)?;
-        Poll::Ready(TcpStream::new(stream, self.0.shared()).map(|stream| (stream, peer)))
+        let accepted = self.0.poll_with(cx, Direction::Read, |listener, _| {
+            interface::accept(listener)
+        });
+        Poll::Ready(self.accepted(ready!(accepted)?))
+    }
+
+    fn accepted(
+        &self,
+        (stream, peer): (std::net::TcpStream, SocketAddr),
+    ) -> io::Result<(TcpStream, SocketAddr)> {
+        let stream = Async::of_nonblocking(stream, Arc::clone(self.0.shared()))?;
+        Ok((TcpStream(stream), peer))
     }
 }
 

@@ -46,9 +46,7 @@ impl Listen for TcpListener {
     type Address = SocketAddr;
 
     fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (stream, address) = self.accept()?;
-        stream.set_nonblocking(true)?;
-        Ok((stream, address))
+        sys::accept(self)
     }
 
     fn prepare(&self) -> io::Result<()> {

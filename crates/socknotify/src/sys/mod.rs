@@ -14,6 +14,8 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 #[cfg(target_os = "linux")]
 use std::num::NonZero;
 
@@ -35,6 +37,25 @@ pub(crate) const fn code(number: i32) -> u32 {
 /// A descriptor, by its number: small and dense. On Windows the number is a fourth of the socket's handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Fd(pub(crate) u32);
+
+/// `accept4` — Accept a connection, in non-blocking mode.
+#[cfg(target_os = "linux")]
+pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    use rustix::net::{SocketFlags, acceptfrom_with};
+
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (socket, peer) = rustix::io::retry_on_intr(|| acceptfrom_with(listener, flags))?;
+    let peer = peer.and_then(|peer| peer.try_into().ok());
+    Ok((socket.into(), peer.ok_or(io::ErrorKind::InvalidInput)?))
+}
+
+/// Accept a connection, in non-blocking mode.
+#[cfg(not(target_os = "linux"))]
+pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (stream, peer) = listener.accept()?;
+    stream.set_nonblocking(true)?;
+    Ok((stream, peer))
+}
 
 /// `prctl` — Do what waits for a fraction of a millisecond, and let it end on time: Linux adds 50 µs otherwise.
 #[cfg(target_os = "linux")]
