@@ -111,20 +111,16 @@ impl<B: Backend> Engine<B> {
         &self,
         batch: &mut Vec<Arm>,
         slot: &Slot,
-        interest: Interest,
+        mut interest: Interest,
         is_armed: bool,
         entry: u32,
     ) {
         let mut outcome = Outcome::Armed;
         if B::ARMS_EACH && !is_armed {
-            let mut latest = interest;
-            outcome = slot.arm_latest(&interest, |interest| {
-                latest = *interest;
-                self.backend.arm(interest, false)
-            });
+            outcome = slot.arm_latest(&mut interest, |interest| self.backend.arm(interest, false));
             if outcome == Outcome::Armed {
-                if latest.word.has(Flag::LATE) {
-                    slot.on_armed(latest.generation());
+                if interest.word.has(Flag::LATE) {
+                    slot.on_armed(interest.generation());
                 }
                 return;
             }
@@ -178,7 +174,7 @@ impl<B: Backend> Engine<B> {
                 if word.generation() != arm.interest.generation() {
                     continue;
                 }
-                if let Err(error) = self.arm_now(&mut core, fd, word, false) {
+                if let Err(error) = self.arm_now(&mut core, fd, word) {
                     scratch.refused.push((slot.key(), error.into()));
                     scratch.has_failed = true;
                 }
@@ -200,15 +196,14 @@ impl<B: Backend> Engine<B> {
             let slot = self.table.entry(fd);
             let word = slot.word();
             if word.generation() == arm.interest.generation() {
-                // Another thread may have been about to add it: that has ended now.
-                entry.result =
-                    self.arm_now(&mut core, fd, word, false)
-                        .or_else(|error| match error {
-                            ArmError::Stale if !entry.is_owned() => {
-                                self.enable_new(&mut core, fd, entry)
-                            }
-                            error => Err(error.into()),
-                        });
+                entry.result = self
+                    .arm_now(&mut core, fd, word)
+                    .or_else(|error| match error {
+                        ArmError::Stale if !entry.is_owned() => {
+                            self.enable_new(&mut core, fd, entry)
+                        }
+                        error => Err(error.into()),
+                    });
             } else if !entry.is_owned()
                 && (word.state() == State::Vacant
                     || word.is_live() && slot.key() == entry.completion_key)
@@ -232,7 +227,7 @@ impl<B: Backend> Engine<B> {
     fn is_watched(&self, fd: Fd, word: Word) -> bool {
         let arm = |interest: &Interest| self.backend.arm(interest, false);
         // Another thread may change it meanwhile.
-        let outcome = self.table.arm_latest(&Interest { fd, word }, arm);
+        let outcome = self.table.arm_latest(&mut Interest { fd, word }, arm);
         outcome != Outcome::Failed(ArmError::Stale)
     }
 
@@ -289,7 +284,7 @@ impl<B: Backend> Engine<B> {
                 let to = enable_of(entry).ok_or(RegistrationError::InvalidTrigger)?;
                 let enabled = slot.change(|word| word.is_live().then(|| to.apply(word)));
                 let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| {
-                    self.arm_now(core, fd, word, false)
+                    self.arm_now(core, fd, word)
                 });
                 match armed {
                     // It was closed, and this is something else.
@@ -324,11 +319,10 @@ impl<B: Backend> Engine<B> {
         let identity = self.claim(fd, entry.extra, entry.is_borrowed)?;
         let slot = self.table.entry(fd);
         let word = slot.begin(entry.completion_key, identity, |word| {
-            let flag = flag_of(identity);
-            to.apply(word).with(Flag::KNOWN).with(flag)
+            to.apply(word).with(flag_of(identity))
         });
         core.registered += 1;
-        self.arm_now(core, fd, word, true).map_err(|error| {
+        self.arm_now(core, fd, word).map_err(|error| {
             self.forget(core, fd);
             error.into()
         })
@@ -368,30 +362,28 @@ impl<B: Backend> Engine<B> {
         Ok(identity)
     }
 
-    /// Arm a registration, with the lock held. If that fails, it is disabled.
-    pub(super) fn arm_now(
-        &self,
-        _: &mut Core,
-        fd: Fd,
-        word: Word,
-        is_new: bool,
-    ) -> Result<(), ArmError> {
-        let mut is_new = is_new;
-        // Another thread may enable it meanwhile. What could not be added is still new.
-        let outcome = self.table.arm_latest(&Interest { fd, word }, |interest| {
+    /// Arm a registration, or add it if the system does not [know](Flag::KNOWN) it, with the lock held. If that fails, it is
+    /// disabled.
+    pub(super) fn arm_now(&self, _: &mut Core, fd: Fd, word: Word) -> Result<(), ArmError> {
+        let slot = self.table.entry(fd);
+        let mut interest = Interest { fd, word };
+        let mut is_new = !word.has(Flag::KNOWN);
+        // Another thread may enable it meanwhile, if it is known, or owned. What could not be added is still new.
+        let outcome = slot.arm_latest(&mut interest, |interest| {
             let armed = self.backend.arm(interest, is_new);
             is_new &= armed.is_err();
             armed
         });
-        match outcome {
-            Outcome::Failed(error) => {
-                let disable = |current: Word| {
-                    let is_this = current.generation() == word.generation() && current.is_live();
-                    is_this.then(|| current.with_state(State::Disabled))
-                };
-                let _ = self.table.entry(fd).change(disable);
-                Err(error)
+        let _ = slot.change(|word| match outcome {
+            _ if !word.is_live() => None,
+            Outcome::Failed(_) if word.generation() == interest.generation() => {
+                Some(word.with_state(State::Disabled))
             }
+            Outcome::Failed(_) => None,
+            Outcome::Armed | Outcome::Ended => Some(word.with(Flag::KNOWN)),
+        });
+        match outcome {
+            Outcome::Failed(error) => Err(error),
             Outcome::Armed | Outcome::Ended => Ok(()),
         }
     }
@@ -409,7 +401,7 @@ impl<B: Backend> Engine<B> {
             })
         });
         // This also finds out whether it is the same file.
-        match disabled.map(|(_, word)| self.arm_now(core, fd, word, false)) {
+        match disabled.map(|(_, word)| self.arm_now(core, fd, word)) {
             Ok(Err(ArmError::Stale)) => self.is_another(core, fd),
             Ok(disabled) => Ok(disabled?),
             Err(_) => Err(RegistrationError::NotFound),
@@ -437,7 +429,7 @@ impl<B: Backend> Engine<B> {
                 // What it was armed with is stale.
                 let restored = before.advanced().advanced().without(Flag::DELIVERED);
                 if slot.change(|_| Some(restored)).is_ok() {
-                    self.arm_now(core, fd, restored, false)?;
+                    self.arm_now(core, fd, restored)?;
                 }
                 return Err(error);
             }

@@ -252,12 +252,12 @@ impl<B: Backend> Engine<B> {
             // What was wanted earlier. If it is closed by now, there is nothing to do; if the system has no memory, whoever
             // has armed that late tries again.
             Err(Undelivered::Stale(word)) if B::IS_SILENT_BEHIND && word.is_due() => {
-                let interest = Interest {
+                let mut interest = Interest {
                     fd: report.fd,
                     word,
                 };
                 let arm = |interest: &Interest| self.backend.arm(interest, false);
-                self.table.arm_latest(&interest, arm);
+                self.table.arm_latest(&mut interest, arm);
             }
             Err(Undelivered::Stale(_) | Undelivered::Held) => {}
         }
@@ -276,9 +276,9 @@ impl<B: Backend> Engine<B> {
         });
         if let Ok((_, word)) = quieted {
             // If it is closed, that is found out when the number is registered again.
-            let interest = Interest { fd, word };
+            let mut interest = Interest { fd, word };
             let arm = |interest: &Interest| self.backend.arm(interest, false);
-            if let Outcome::Failed(ArmError::Refused(_)) = self.table.arm_latest(&interest, arm) {
+            if let Outcome::Failed(ArmError::Refused(_)) = slot.arm_latest(&mut interest, arm) {
                 self.postpone(&mut lock(&self.core), &interest);
             }
         }

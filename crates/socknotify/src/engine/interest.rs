@@ -71,7 +71,7 @@ pub(crate) struct Flag(u64);
 
 impl Flag {
     pub(crate) const NONE: Flag = Flag(0);
-    /// The system has it, armed or not.
+    /// The system has it, armed or not. Without this, it is enabled with the engine's lock held.
     pub(crate) const KNOWN: Flag = Flag(1 << 8);
     /// It was reported while a thread had the socket, which may or may not have handled that.
     pub(crate) const RISEN: Flag = Flag(1 << 9);

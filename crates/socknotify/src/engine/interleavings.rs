@@ -193,7 +193,7 @@ impl Backend for Model {
                 continue;
             }
             // What is ready goes to the kernel's list.
-            arm.outcome = table.arm_latest(&arm.interest, |interest| self.arm(interest, false));
+            arm.outcome = table.arm_latest(&mut arm.interest, |interest| self.arm(interest, false));
             if arm.outcome != super::Outcome::Armed {
                 timeout = Some(Duration::ZERO);
             }

@@ -120,18 +120,18 @@ impl Slot {
         }
     }
 
-    /// Arm an interest in this slot's descriptor, and what is wanted in place of it as long as that changes meanwhile.
+    /// Arm an interest in this slot's descriptor, and what is wanted in place of it as long as that changes meanwhile. What
+    /// was armed last, or could not be, is the interest then.
     #[inline]
     pub(super) fn arm_latest(
         &self,
-        interest: &Interest,
+        interest: &mut Interest,
         mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
     ) -> Outcome {
-        let mut armed = *interest;
         loop {
-            let result = arm(&armed);
+            let result = arm(interest);
             let word = self.word();
-            if word.generation() == armed.generation() {
+            if word.generation() == interest.generation() {
                 return match result {
                     Ok(()) => Outcome::Armed,
                     Err(error) => Outcome::Failed(error),
@@ -143,7 +143,7 @@ impl Slot {
                     Err(_) => Outcome::Ended,
                 };
             }
-            armed.word = word;
+            interest.word = word;
         }
     }
 
@@ -410,11 +410,12 @@ impl Table {
         word.is_live().then_some(Interest { fd, word })
     }
 
-    /// Arm an interest, and what is wanted in place of it as long as that changes meanwhile.
+    /// Arm an interest, and what is wanted in place of it as long as that changes meanwhile. What was armed last, or could
+    /// not be, is the interest then.
     #[inline]
     pub(crate) fn arm_latest(
         &self,
-        interest: &Interest,
+        interest: &mut Interest,
         arm: impl FnMut(&Interest) -> Result<(), ArmError>,
     ) -> Outcome {
         match self.slot(interest.fd) {
@@ -508,7 +509,7 @@ mod tests {
         for armed in [Ok(()), Err(ArmError::Stale)] {
             let slot = Slot::default();
             let word = slot.begin(7, 0, |word| word.with_state(State::Enabled));
-            let outcome = slot.arm_latest(&Interest { fd: Fd(3), word }, |_| {
+            let outcome = slot.arm_latest(&mut Interest { fd: Fd(3), word }, |_| {
                 let ended = slot.change(|word| Some(word.cleared()));
                 assert!(ended.is_ok());
                 armed

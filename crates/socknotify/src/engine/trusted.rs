@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::apply::flag_of;
 use super::backend::Backend;
-use super::interest::{Flag, Interest, Mode, State, Word};
+use super::interest::{Flag, Interest, Mode, State};
 use super::table::{Enable, Left, Slot};
 use super::threads::{self, Flag as GateFlag};
 use super::{Alarm, Core, Engine, Scratch};
@@ -45,18 +45,14 @@ impl<B: Backend> Engine<B> {
             };
             let identity = self.claim(fd, extra, true)?;
             let flag = flag_of(identity);
-            // Whether what is no socket can be watched is found out when it is added.
-            let known = match flag {
-                Flag::DESCRIPTOR => Flag::KNOWN,
-                _ => Flag::NONE,
-            };
             let word = self.table.entry(fd).begin(key, identity, |word| {
                 let word = word.with_state(State::Disabled);
-                word.with(Flag::OWNED).with(flag).with(known)
+                word.with(Flag::OWNED).with(flag)
             });
             core.registered += 1;
-            if known == Flag::KNOWN {
-                self.arm_now(&mut core, fd, word, true)
+            // Whether what is no socket can be watched is found out when it is added.
+            if flag == Flag::DESCRIPTOR {
+                self.arm_now(&mut core, fd, word)
                     .inspect_err(|_| self.forget(&mut core, fd))?;
             }
             Ok(())
@@ -142,21 +138,12 @@ impl<B: Backend> Engine<B> {
         let Some(slot) = self.table.slot(fd) else {
             return Ok(());
         };
-        let is_this = |word: Word| word.is_owned() && slot.key() == entry.completion_key;
-        let known = slot.change(|word| is_this(word).then(|| word.with(Flag::KNOWN)));
-        let Ok((before, word)) = known else {
-            return Ok(());
-        };
-        let is_new = !before.has(Flag::KNOWN);
-        let armed = self.arm_now(core, fd, word, is_new);
-        match armed {
-            Ok(()) => slot.on_armed(word.generation()),
-            Err(_) if is_new => {
-                let _ = slot.change(|word| Some(word.without(Flag::KNOWN)));
-            }
-            Err(_) => {}
+        let word = slot.word();
+        if word.is_owned() && slot.key() == entry.completion_key {
+            self.arm_now(core, fd, word)?;
+            slot.on_armed(word.generation());
         }
-        Ok(armed?)
+        Ok(())
     }
 
     /// End the registration of a socket that is not armed, without a notification.

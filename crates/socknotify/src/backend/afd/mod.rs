@@ -130,7 +130,7 @@ impl Afd {
             closes::catch_up();
         }
         for arm in &mut *batch {
-            arm.outcome = table.arm_latest(&arm.interest, |interest| {
+            arm.outcome = table.arm_latest(&mut arm.interest, |interest| {
                 if is_level(interest) && state.has_closed(interest.fd) {
                     return Err(ArmError::Stale);
                 }

@@ -220,7 +220,7 @@ impl Epoll {
     /// True if it could not be armed.
     #[inline]
     fn arm_latest(&self, table: &Table, arm: &mut Arm) -> bool {
-        arm.outcome = table.arm_latest(&arm.interest, |interest| self.arm(interest, false));
+        arm.outcome = table.arm_latest(&mut arm.interest, |interest| self.arm(interest, false));
         arm.outcome != crate::engine::Outcome::Armed
     }
 

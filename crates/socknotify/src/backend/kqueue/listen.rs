@@ -30,13 +30,13 @@ impl Kqueue {
     pub(super) fn check_unconnected(&self, table: &Table) {
         let mut unconnected = lock(&self.unconnected);
         unconnected.retain(|&fd| {
-            let Some(interest) = table.interest(fd) else {
+            let Some(mut interest) = table.interest(fd) else {
                 return false;
             };
             if sys::listens(fd) != Ok(true) {
                 return is_unconnected(fd);
             }
-            let armed = table.arm_latest(&interest, |interest| {
+            let armed = table.arm_latest(&mut interest, |interest| {
                 let mut adding = lock(&self.adding);
                 self.replace(&mut adding, interest)
             });

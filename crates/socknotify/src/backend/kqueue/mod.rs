@@ -227,7 +227,7 @@ impl Kqueue {
         let mut has_failed = false;
         let mut may_be_late = true;
         for arm in batch {
-            let interest = &arm.interest;
+            let interest = &mut arm.interest;
             // Filters of a later entry for the same socket must not get this one's generation.
             if table.is_waiting(interest) && self.is_only_enabled(interest) {
                 changes.extend_from_slice(&translate::changes(interest));
@@ -246,7 +246,7 @@ impl Kqueue {
         let mut has_failed = false;
         for arm in batch.iter_mut().filter(|arm| arm.outcome == Outcome::Armed) {
             let mut is_made = !refused.has(&arm.interest);
-            arm.outcome = table.arm_latest(&arm.interest, |interest| {
+            arm.outcome = table.arm_latest(&mut arm.interest, |interest| {
                 match std::mem::take(&mut is_made) {
                     true => Ok(()),
                     // This finds out why.
