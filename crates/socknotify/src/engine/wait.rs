@@ -225,6 +225,10 @@ impl<B: Backend> Engine<B> {
 
     /// Wait until released, or until the time is over.
     fn wait_for_permit(&self, call: &mut Call<'_, '_, B>) {
+        // It may have been woken to try what was refused.
+        if self.gate.load().has(Flag::REFUSED) {
+            self.leave_refused();
+        }
         let deadline = &mut call.deadline;
         call.is_released = self.park(call.parker, || deadline.remaining());
         call.has_permit = call.is_released;
