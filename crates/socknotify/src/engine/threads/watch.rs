@@ -50,10 +50,8 @@ impl<B: Backend> Engine<B> {
                 false => sync::wait(parker, core, &self.core, left),
             };
         }
-        let is_released = core.scheduler.unpark(&self.gate, parker);
-        // If it was the watcher, or was released and its time is over, others are to continue.
-        self.leave(core);
-        is_released
+        // If it was the watcher, or was released and its time is over, others are to continue: its call settles when it ends.
+        core.scheduler.unpark(&self.gate, parker)
     }
 
     /// Sleep for a short time, and see that others continue.
