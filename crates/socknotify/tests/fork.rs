@@ -395,36 +395,6 @@ fn g3_an_inherited_socket_is_notified_a_bounded_number_of_times(
     Ok(())
 }
 
-#[for_every_backend]
-fn g3_hundreds_of_inherited_sockets_are_notified_once(backend: Backend) -> io::Result<()> {
-    const MANY: usize = 400;
-    support::raise_limit()?;
-    for trigger in EVERY {
-        let port = port(backend)?;
-        let mut pairs = Vec::new();
-        for key in 0..MANY {
-            let Pair { ours, theirs } = Pair::unix()?;
-            // Out of the reach of what other tests open.
-            let ours = Socket::from(rustix::io::fcntl_dupfd_cloexec(&ours, 1500)?);
-            port.enable(&ours, key, EventFilter::IN, trigger)?;
-            pairs.push(Pair { ours, theirs });
-        }
-        let child = Child::idle()?;
-        for pair in pairs {
-            drop(pair.ours);
-            (&pair.theirs).write_all(b"x")?;
-        }
-        let found = drain_port(&port);
-        let mut keys: Vec<_> = found.iter().map(|&(key, _)| key).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        assert_eq!(keys.len(), found.len(), "{trigger:?}: one came twice");
-        expect_quiet(&port);
-        drop(child);
-    }
-    Ok(())
-}
-
 /// Makes a port, and serves an inherited socket with it. 0 if all is as it should be.
 fn serve_inherited(backend: Backend, pair: &Pair, ready: impl Fn()) -> u8 {
     let (Ok(mine), Ok(second)) = (port(backend), port(backend)) else {

@@ -2,17 +2,17 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use socknotify::{Backend, Entry, EventFilter, Events, Registration};
 
 use super::c_triggers::take_extra;
 use crate::support::trigger::{EDGE, EDGE_ONCE, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, EDGES_COME_ONE_BY_ONE, Kind, PATIENCE, Pair, PortExt, SetAtEnd, drain_port,
+    CloseAtEnd, EDGES_COME_ONE_BY_ONE, Kind, PATIENCE, Pair, PortExt, drain_port,
     end_shows_behind_data, expect, expect_nothing, expect_removed, notification, port, port_with,
     rounds, wait_until,
 };
@@ -423,218 +423,6 @@ fn c5_no_edge_is_lost_between_enable_and_drain(backend: Backend) -> io::Result<(
     Ok(())
 }
 
-#[for_every_backend]
-fn c5_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io::Result<()> {
-    enable_all_the_time(backend, [EventFilter::IN; 2])
-}
-
-#[for_every_backend]
-fn c5_no_edge_is_lost_while_other_conditions_join_and_leave_the_filter(
-    backend: Backend,
-) -> io::Result<()> {
-    enable_all_the_time(backend, [EventFilter::IN, EventFilter::ALL])
-}
-
-/// One thread enables a registration with another filter, while the other end sends. Nobody waits, so nobody takes the
-/// edge before the filter is another one.
-#[for_every_backend]
-fn c5_no_edge_is_lost_that_comes_while_the_filter_changes(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = rounds(20_000);
-    let port = port(backend)?;
-    let pair = Pair::unix()?;
-    let [changes, sent] = [const { AtomicUsize::new(0) }; 2];
-    let is_over = AtomicBool::new(false);
-    // Both at the same time: neither sleeps. False if that is enough.
-    let wait_for = |count: &AtomicUsize, round| {
-        let begin = Instant::now();
-        while count.load(Ordering::SeqCst) <= round {
-            if is_over.load(Ordering::SeqCst) {
-                return false;
-            }
-            assert!(begin.elapsed() < PATIENCE, "the other thread does not come");
-            thread::yield_now();
-        }
-        true
-    };
-    let pause = |rng: &mut fastrand::Rng| (0..rng.u32(..500)).for_each(|_| std::hint::spin_loop());
-    let filters = [EventFilter::IN, EventFilter::ALL];
-    port.enable(&pair.ours, KEY, filters[1], EDGE)?;
-    let begin = Instant::now();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut rng = fastrand::Rng::with_seed(7);
-            for round in 0..ROUNDS {
-                if !wait_for(&changes, round) {
-                    break;
-                }
-                pause(&mut rng);
-                pair.send().expect("there is room");
-                sent.fetch_add(1, Ordering::SeqCst);
-            }
-        });
-        let mut rng = fastrand::Rng::with_seed(8);
-        let _is_over = SetAtEnd(&is_over);
-        for round in 0..ROUNDS {
-            // Beside other programs, each turn waits for theirs.
-            if begin.elapsed() > PATIENCE {
-                println!("{round} rounds");
-                break;
-            }
-            changes.fetch_add(1, Ordering::SeqCst);
-            pause(&mut rng);
-            port.enable(&pair.ours, KEY, filters[round % 2], EDGE)?;
-            wait_for(&sent, round);
-            // Whether OUT rises when it joins the filter is not what this is about.
-            while !port
-                .dequeue_one(Some(PATIENCE))?
-                .events()
-                .contains(Events::IN)
-            {}
-            pair.drain()?;
-            while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
-        }
-        Ok(())
-    })
-}
-
-/// One thread takes notifications and drains, while another enables the same registration over and
-/// over. An edge is an edge, whenever ENABLE comes.
-fn enable_all_the_time(backend: Backend, filters: [EventFilter; 2]) -> io::Result<()> {
-    const ROUNDS: usize = rounds(4000);
-    let port = port_with(backend, 2)?;
-    let pair = Pair::unix()?;
-    let stop = AtomicBool::new(false);
-    let enable = |filter| Registration::enable(&pair.ours, KEY, filter, EDGE);
-    port.register(enable(filters[0]))?;
-    thread::scope(|scope| -> io::Result<()> {
-        let busy = scope.spawn(|| -> io::Result<()> {
-            for filter in filters.into_iter().cycle() {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                port.register(enable(filter))?;
-                thread::yield_now();
-            }
-            Ok(())
-        });
-        let result = (0..ROUNDS).try_for_each(|round| -> io::Result<()> {
-            pair.send()?;
-            // Whether OUT rises when it joins the filter is not what this is about.
-            let mut told = Events::empty();
-            while !told.contains(Events::IN) {
-                match port.dequeue_one(Some(PATIENCE)) {
-                    Ok(entry) => told |= entry.events(),
-                    Err(error) => {
-                        let lost = format!("the edge of round {round} is lost: {error}");
-                        return Err(io::Error::other(lost));
-                    }
-                }
-            }
-            pair.drain()?;
-            Ok(())
-        });
-        stop.store(true, Ordering::Relaxed);
-        busy.join().expect("the thread that enables ends")?;
-        result
-    })
-}
-
-/// OUT holds at ENABLE, and is no edge. IN comes right after, and is one: it must not go down with OUT.
-/// That OUT is told belatedly, when both come at once, is one notification too many, and harmless.
-#[for_every_backend]
-fn c5_no_edge_is_lost_behind_what_held_at_enable(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = rounds(4000);
-    for trigger in [EDGE, EDGE_ONCE] {
-        let port = port_with(backend, 4)?;
-        let pair = Pair::unix()?;
-        let (tell, told) = channel();
-        thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[]);
-            for _ in 0..4 {
-                let (tell, port) = (tell.clone(), &port);
-                scope.spawn(move || {
-                    while let Ok(entry) = port.dequeue_one(None) {
-                        tell.send(entry.events()).expect("someone listens");
-                    }
-                });
-            }
-            let filter = EventFilter::IN | EventFilter::OUT;
-            for round in 0..ROUNDS {
-                port.enable(&pair.ours, KEY, filter, trigger)?;
-                assert_eq!((&pair.theirs).write(b"x")?, 1);
-                loop {
-                    match told.recv_timeout(PATIENCE) {
-                        Ok(events) if events.contains(Events::IN) => break,
-                        Ok(events) => {
-                            assert_eq!(events, Events::OUT);
-                            // A one-shot that has told of OUT is to be armed again, as ever.
-                            if trigger == EDGE_ONCE {
-                                break;
-                            }
-                        }
-                        Err(_) => panic!("{trigger:?}, round {round}: the edge is lost"),
-                    }
-                }
-                pair.drain()?;
-                port.register(Registration::disable(&pair.ours))?;
-            }
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
-/// Several threads dequeue, and drain what they are told of; the filter changes all the time, and the peer goes on when
-/// its byte was read. So a missing edge is the end of it.
-#[for_every_backend]
-fn c5_no_edge_is_lost_among_threads_while_the_filter_changes(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = rounds(4000);
-    for (permits, threads) in [(1, 3), (2, 2), (4, 4)] {
-        let port = port_with(backend, permits)?;
-        let pair = Pair::unix()?;
-        let received = AtomicUsize::new(0);
-        let is_over = AtomicBool::new(false);
-        port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
-        thread::scope(|scope| -> io::Result<()> {
-            let _close = CloseAtEnd(&port, &[]);
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    while let Ok(entry) = port.dequeue_one(None) {
-                        assert_eq!(entry.completion_key, KEY);
-                        if entry.events().contains(Events::IN) {
-                            let count = pair.drain().expect("the peer is there");
-                            received.fetch_add(count, Ordering::SeqCst);
-                        }
-                    }
-                });
-            }
-            let changes = scope.spawn(|| {
-                let filters = [EventFilter::ALL, EventFilter::IN];
-                for filter in filters.into_iter().cycle() {
-                    if is_over.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    port.enable(&pair.ours, KEY, filter, EDGE)
-                        .expect("it is open");
-                    thread::yield_now();
-                }
-            });
-            let mut rng = fastrand::Rng::with_seed(11);
-            for round in 1..=ROUNDS {
-                assert_eq!((&pair.theirs).write(b"x")?, 1);
-                wait_until("the edge is told", || {
-                    received.load(Ordering::SeqCst) == round
-                });
-                (0..rng.u32(..200)).for_each(|_| std::hint::spin_loop());
-            }
-            is_over.store(true, Ordering::SeqCst);
-            changes.join().expect("no panic");
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
 /// Two threads dequeue, and a third accepts, reads until nothing is left, and waits to be told. Each peer ends its stream
 /// with its last bytes, a moment later, or when they were read. So a missing edge, also of the listener, is the end of it.
 #[for_every_backend]
@@ -710,46 +498,6 @@ fn c5_no_edge_is_lost_of_streams_that_end_with_or_after_their_last_bytes(
             assert_eq!(sum, 4);
             port.register(Registration::remove(&stream))?;
             peer.join().expect("no panic")?;
-        }
-        Ok(())
-    })
-}
-
-/// Clients connect while the listener's thread accepts until nothing is left, and each connects again when it was
-/// answered. So a missing edge is the end of it.
-#[for_every_backend]
-fn c5_no_edge_of_a_listener_is_lost_while_clients_connect(backend: Backend) -> io::Result<()> {
-    const ROUNDS: usize = rounds(1600);
-    const CLIENTS: usize = 3;
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    let port = port(backend)?;
-    port.enable(&listener, KEY, EventFilter::IN, EDGE)?;
-    thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(move || {
-                for _ in 0..ROUNDS {
-                    let mut client = TcpStream::connect(address)?;
-                    client.set_read_timeout(Some(PATIENCE))?;
-                    client.read_exact(&mut [0])?;
-                }
-                io::Result::Ok(())
-            });
-        }
-        let mut accepted = 0;
-        while accepted < CLIENTS * ROUNDS {
-            match listener.accept() {
-                Ok((mut client, _)) => {
-                    accepted += 1;
-                    client.write_all(b"x")?;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let told = port.dequeue_one(Some(PATIENCE));
-                    told.unwrap_or_else(|error| panic!("{error}, {accepted} accepted"));
-                }
-                Err(error) => return Err(error),
-            }
         }
         Ok(())
     })

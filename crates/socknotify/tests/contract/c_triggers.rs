@@ -1,21 +1,19 @@
 //! C. Triggers: which there are, one-shots, and what is disabled.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use socknotify::{
-    Backend, CompletionPort, Entry, Error, EventFilter, Events, RegisterError, Registration,
+    Backend, CompletionPort, Entry, EventFilter, Events, RegisterError, Registration,
     RegistrationError, Trigger,
 };
 
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by, collect, counted, drain_port,
-    end_shows_behind_data, expect, expect_nothing, expect_quiet, port, port_with, reset,
-    wait_readiness, wait_until,
+    Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by, collect, counted, drain_port,
+    end_shows_behind_data, expect, expect_nothing, expect_quiet, port, reset, wait_readiness,
+    wait_until,
 };
 
 const KEY: usize = 31;
@@ -409,97 +407,5 @@ fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
     expect(&port, &[IN]);
     pair.make_room(sent)?;
     expect_nothing(&port);
-    Ok(())
-}
-
-/// Sixteen threads serve a few sockets whose peers write all the time. Whoever has dequeued a
-/// notification of a socket has that socket to itself, until it enables it again: by a call for that
-/// alone, or by the call that dequeues the next one.
-#[for_every_backend]
-fn c8_two_threads_never_hold_notifications_of_one_registration(backend: Backend) -> io::Result<()> {
-    for permits in [1, 2, 8] {
-        for in_one_call in [false, true] {
-            serve_exclusively(backend, permits, in_one_call)?;
-        }
-    }
-    Ok(())
-}
-
-fn serve_exclusively(backend: Backend, permits: usize, in_one_call: bool) -> io::Result<()> {
-    const SOCKETS: usize = 6;
-    const BYTES: usize = 16000;
-    let port = port_with(backend, permits)?;
-    let pairs = (0..SOCKETS)
-        .map(|_| Pair::unix())
-        .collect::<io::Result<Vec<_>>>()?;
-    let held: Vec<_> = pairs.iter().map(|_| AtomicBool::new(false)).collect();
-    let received: Vec<_> = pairs.iter().map(|_| AtomicUsize::new(0)).collect();
-    let all_received = || {
-        received
-            .iter()
-            .all(|count| count.load(Ordering::SeqCst) == BYTES)
-    };
-    let enable = |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, ONCE);
-    for key in 0..SOCKETS {
-        port.register(enable(key))?;
-    }
-
-    let begin = Instant::now();
-    let serve = || -> Result<(), Error> {
-        let mut entries = [Entry::default(); 3];
-        let mut batch = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            let found = port.process(&mut batch, &mut entries, Some(PATIENCE))?;
-            assert!(batch.iter().all(|entry| entry.result().is_ok()));
-            batch.clear();
-            for entry in found.iter() {
-                let key = entry.completion_key;
-                assert!(
-                    !held[key].swap(true, Ordering::SeqCst),
-                    "held by two threads"
-                );
-            }
-            for entry in found.iter() {
-                let key = entry.completion_key;
-                let before = received[key].load(Ordering::SeqCst);
-                // Beside other programs, each turn waits for theirs.
-                let is_slow = begin.elapsed() > PATIENCE / 8;
-                let room = if is_slow { buffer.len() } else { 64 };
-                let count = (&pairs[key].ours)
-                    .read(&mut buffer[..room])
-                    .expect("there is data");
-                thread::yield_now();
-                received[key].store(before + count, Ordering::SeqCst);
-                assert!(
-                    held[key].swap(false, Ordering::SeqCst),
-                    "held by two threads"
-                );
-                if in_one_call {
-                    batch.push(enable(key));
-                } else {
-                    assert_eq!(port.register(enable(key)), Ok(()));
-                }
-            }
-        }
-    };
-    thread::scope(|scope| {
-        let close = CloseAtEnd(&port, &[]);
-        let servers: Vec<_> = (0..16).map(|_| scope.spawn(serve)).collect();
-        for pair in &pairs {
-            scope.spawn(move || {
-                for _ in 0..BYTES / 8 {
-                    (&pair.theirs)
-                        .write_all(&[7; 8])
-                        .expect("the peer can write");
-                }
-            });
-        }
-        wait_until("all bytes are received", all_received);
-        drop(close);
-        for server in servers {
-            assert_eq!(server.join().expect("no panic"), Err(Error::Closed));
-        }
-    });
     Ok(())
 }

@@ -94,66 +94,6 @@ fn e1_posted_packets_keep_their_order_among_sockets(backend: Backend) -> io::Res
 }
 
 #[for_every_backend]
-fn e1_posted_packets_keep_their_order_while_all_permits_are_taken(
-    backend: Backend,
-) -> io::Result<()> {
-    let port = port_with(backend, 1)?;
-    let pairs = registered(&port, 2)?;
-    port.post(POSTED[2])?;
-    port.dequeue_one(None)?;
-    thread::scope(|scope| -> io::Result<()> {
-        let close = CloseAtEnd(&port, &[]);
-        let waiting = scope.spawn(|| {
-            let entries = (0..4).map(|_| port.dequeue_one(Some(PATIENCE)));
-            entries.collect::<Result<Vec<_>, _>>()
-        });
-        wait_for_waiting(&port, 1);
-        pairs[0].send()?;
-        port.post(POSTED[0])?;
-        pairs[1].send()?;
-        port.post(POSTED[1])?;
-        // Give the permit back.
-        let other = crate::support::port(backend)?;
-        other
-            .dequeue_one(Some(Duration::ZERO))
-            .expect_err("no packet");
-        let found = waiting.join().expect("no panic")?;
-        assert_eq!(posted(&found), POSTED[..2]);
-        for key in 0..2 {
-            assert!(found.contains(&notification(key, Events::IN)), "{found:?}");
-        }
-        drop(close);
-        Ok(())
-    })
-}
-
-#[for_every_backend]
-fn e1_posted_packets_keep_their_order_among_removals(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    let pairs = registered(&port, 2)?;
-    pairs[0].send()?;
-    port.post(POSTED[0])?;
-    port.register(Registration::remove(&pairs[1].ours))?;
-    port.post(POSTED[1])?;
-    port.register(Registration::remove(&pairs[0].ours))?;
-    port.post(POSTED[2])?;
-    let mut found = Vec::new();
-    while let Ok(entry) = port.dequeue_one(Some(Duration::ZERO)) {
-        found.push(entry);
-    }
-    assert_eq!(posted(&found), POSTED);
-    for (key, most) in [(0, 2), (1, 1)] {
-        // B4: the removal is the last of its registration, alone or merged.
-        let told = found.iter().filter(|entry| entry.completion_key == key);
-        let told: Vec<_> = told.map(Entry::events).collect();
-        assert!((1..=most).contains(&told.len()), "{told:?}");
-        let is_removal = |events: &Events| events.contains(Events::REMOVE);
-        assert_eq!(told.iter().position(is_removal), Some(told.len() - 1));
-    }
-    Ok(())
-}
-
-#[for_every_backend]
 fn e2_as_many_as_there_is_room_for(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
     for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {

@@ -9,7 +9,6 @@
     )
 )]
 
-use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,8 +24,8 @@ use socknotify::{
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, PATIENCE, Pair, PortExt, RawSocket, as_told_by, asleep, counted, drain_port,
-    expect, expect_nothing, expect_removed, port, port_with, raw, rounds, take_number, this_thread,
+    CloseAtEnd, Kind, PATIENCE, Pair, PortExt, as_told_by, asleep, counted, drain_port, expect,
+    expect_nothing, expect_removed, port, port_with, raw, take_number, this_thread,
     wait_for_waiting, wait_until,
 };
 
@@ -409,66 +408,6 @@ fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
             expect_removed(&port, &new.ours, KEY)?;
         }
     }
-    Ok(())
-}
-
-#[for_every_backend]
-fn g2_a_hundred_thousand_numbers_used_again_give_no_wrong_key(backend: Backend) -> io::Result<()> {
-    // Connections over TCP take longer, and their ports are used up.
-    const ROUNDS: usize = if cfg!(unix) { rounds(100_000) } else { 3000 };
-    let port = port_with(backend, 1)?;
-    let mut rng = fastrand::Rng::with_seed(2);
-    // The key under which each number was registered last.
-    let mut used: HashMap<RawSocket, usize> = HashMap::new();
-    let mut used_again = 0;
-    for round in 1..=ROUNDS {
-        let (ours, theirs) = Pair::unix()?.into_ends();
-        let trigger = EVERY[rng.usize(..4)];
-        let ready_before = rng.bool();
-        if ready_before {
-            (&theirs).write_all(b"x")?;
-        }
-        // Sometimes the key of the socket before.
-        let key = round - rng.usize(..2);
-        if used.insert(raw(&ours), key).is_some() {
-            used_again += 1;
-        }
-        port.enable(&ours, key, EventFilter::IN, trigger)?;
-        if !ready_before && rng.bool() {
-            (&theirs).write_all(b"x")?;
-        }
-        let told = if rng.bool() {
-            port.dequeue_one(Some(Duration::ZERO))
-        } else {
-            Err(Error::TimedOut)
-        };
-        let with = |key| used.values().filter(|&&other| other == key).count();
-        match told {
-            // What was queued may come after its socket was closed, if its number is not registered again.
-            Ok(entry) if entry.completion_key != key || with(key) > 1 => {
-                assert!(with(entry.completion_key) > 0, "round {round}: {entry:?}");
-            }
-            Ok(entry) => {
-                assert_eq!(entry.events(), Events::IN);
-                // There must be something to read.
-                let mut buffer = [0; 2];
-                assert_eq!((&ours).read(&mut buffer)?, 1, "round {round}");
-            }
-            Err(error) => assert_eq!(error, Error::TimedOut),
-        }
-        // Closed, all of them, without REMOVE.
-        drop((ours, theirs));
-        // What is left comes out under its own key, or not at all; and not if its number is registered again.
-        if rng.u32(..4) == 0 {
-            for (found, events) in drain_port(&port) {
-                assert!(
-                    with(found) > 0 && events == Events::IN,
-                    "round {round}: {found} {events:?}"
-                );
-            }
-        }
-    }
-    assert!(used_again > ROUNDS / 2, "numbers are not used again here");
     Ok(())
 }
 

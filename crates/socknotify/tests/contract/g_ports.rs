@@ -11,7 +11,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -20,10 +19,10 @@ use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Registration, Trigger,
 };
 
-use crate::support::trigger::{EVERY, LEVEL, ONCE};
+use crate::support::trigger::{EVERY, LEVEL};
 use crate::support::{
     Kind, PATIENCE, Pair, PortExt, asleep, counted, expect, expect_nothing, port, port_with,
-    this_thread, wait_for_waiting, wait_until,
+    this_thread, wait_for_waiting,
 };
 
 const KEY: usize = 61;
@@ -221,57 +220,6 @@ fn g4_a_thread_may_outlive_the_port_that_it_holds_a_permit_in(backend: Backend) 
                 })
         });
         drop(ended);
-    }
-    Ok(())
-}
-
-/// Threads register, post and dequeue all the time, while the port is closed under them.
-#[for_every_backend]
-fn g4_closing_while_threads_come_and_go(backend: Backend) -> io::Result<()> {
-    const THREADS: usize = 8;
-    for round in 0..60 {
-        let port = port_with(backend, 1 + round % 3)?;
-        let next = crate::support::port(backend)?;
-        let started = AtomicUsize::new(0);
-        let pairs = (0..THREADS)
-            .map(|_| Pair::unix())
-            .collect::<io::Result<Vec<_>>>()?;
-        let work = |me: usize| -> Result<(), Error> {
-            let mut entries = [Entry::default(); 3];
-            loop {
-                let enable = Registration::enable(&pairs[me].ours, me, EventFilter::OUT, LEVEL);
-                let _ = port.register(enable);
-                port.post(Entry::default())?;
-                match port.dequeue(&mut entries, Some(Duration::from_millis(1))) {
-                    Ok(_) | Err(Error::TimedOut) => {}
-                    Err(error) => return Err(error),
-                }
-                let _ = port.register(Registration::remove(&pairs[me].ours));
-                port.blocking(thread::yield_now);
-                started.fetch_add(1, Ordering::SeqCst);
-            }
-        };
-        thread::scope(|scope| -> io::Result<()> {
-            let threads: Vec<_> = (0..THREADS)
-                .map(|me| scope.spawn(move || work(me)))
-                .collect();
-            wait_until("they are at it", || {
-                started.load(Ordering::SeqCst) >= THREADS
-            });
-            port.close();
-            // None of them can get a socket back into the old port.
-            for (key, pair) in pairs.iter().enumerate() {
-                next.enable(&pair.ours, key, EventFilter::OUT, ONCE)?;
-            }
-            for thread in threads {
-                assert_eq!(thread.join().expect("no panic"), Err(Error::Closed));
-            }
-            assert_eq!(crate::support::collect(&next, THREADS).len(), THREADS);
-            Ok(())
-        })?;
-        let snapshot = port.snapshot();
-        assert_eq!(counted(snapshot.registrations), 0);
-        assert_eq!((snapshot.queued, snapshot.waiting), (0, 0));
     }
     Ok(())
 }

@@ -2,11 +2,8 @@
 //! they are refused.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
-#[cfg(unix)]
-use std::time::Instant;
 
 use socknotify::{
     Backend, CompletionPort, Entry, Error, EventFilter, Events, Origin, RegisterError,
@@ -14,12 +11,12 @@ use socknotify::{
 };
 
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
-#[cfg(unix)]
-use crate::support::{CloseAtEnd, PollFlags, collect, is_ready, take_number};
 use crate::support::{
-    PATIENCE, Pair, PortExt, SetAtEnd, counted, drain_port, expect, expect_nothing, port,
-    port_with, rounds, wait_for_waiting,
+    PATIENCE, Pair, PortExt, counted, drain_port, expect, expect_nothing, port, port_with,
+    wait_for_waiting,
 };
+#[cfg(unix)]
+use crate::support::{PollFlags, collect, is_ready, take_number};
 
 const KEY: usize = 81;
 const OTHER_KEY: usize = 82;
@@ -130,38 +127,6 @@ fn x1_entries_apply_in_order(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-/// Threads wait, data arrive, and the key is freed as soon as the call has returned, but for who has it.
-#[for_every_backend(with_permits)]
-fn x1_nothing_comes_after_it_returned_whatever_threads_wait(backend: Backend) -> io::Result<()> {
-    let port = port_with(backend, 4)?;
-    let is_registered = AtomicBool::new(false);
-    let in_hand = AtomicUsize::new(0);
-    thread::scope(|scope| -> io::Result<()> {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let mut entries = [Entry::default(); 4];
-                while port.dequeue(&mut entries, None).is_ok() {
-                    in_hand.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-        }
-        let outcome = (|| {
-            for round in 0..rounds(2000) {
-                let pair = Pair::unix()?;
-                is_registered.store(true, Ordering::SeqCst);
-                port.register(enable(&pair, EventFilter::IN, EVERY[round % 4]))?;
-                pair.send()?;
-                port.deregister(&pair.ours)?;
-                assert_eq!(counted(port.snapshot().registrations), 0);
-                assert_eq!(port.snapshot().queued, 0, "nothing is due");
-            }
-            Ok(())
-        })();
-        port.close();
-        outcome
-    })
-}
-
 #[for_every_backend(with_permits)]
 fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
@@ -257,41 +222,6 @@ fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
         expect_nothing(&port);
     }
     Ok(())
-}
-
-/// A reader that trusts it: reads until nothing is left, and waits; and enables it again at times.
-#[for_every_backend(with_permits)]
-fn x2_no_edge_is_lost_however_often_it_is_enabled_again(backend: Backend) -> io::Result<()> {
-    let bytes = rounds(20_000);
-    let port = port_with(backend, 2)?;
-    let pair = Pair::unix()?;
-    port.register(enable(&pair, EventFilter::IN, INITIAL))?;
-    thread::scope(|scope| -> io::Result<()> {
-        let theirs = &pair.theirs;
-        let writer = scope.spawn(move || -> io::Result<()> {
-            for _ in 0..bytes {
-                while let Err(error) = theirs.send(b"x") {
-                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-                    thread::yield_now();
-                }
-            }
-            Ok(())
-        });
-        let again = scope.spawn(|| -> io::Result<()> {
-            for _ in 0..rounds(2000) {
-                port.register(enable(&pair, EventFilter::IN, INITIAL))?;
-            }
-            Ok(())
-        });
-        let mut read = 0;
-        while read < bytes {
-            let entry = port.dequeue_one(Some(PATIENCE))?;
-            assert_eq!((entry.completion_key, entry.events()), (KEY, Events::IN));
-            read += crate::support::drain(&pair.ours)?;
-        }
-        again.join().expect("no panic")?;
-        writer.join().expect("no panic")
-    })
 }
 
 #[for_every_backend(with_permits)]
@@ -966,46 +896,6 @@ fn x5_several_ports_watch_one_descriptor(backend: Backend) -> io::Result<()> {
     Ok(())
 }
 
-/// While another thread dequeues, and checks now and then that the number is that pipe's still.
-#[cfg(unix)]
-#[for_every_backend(with_permits)]
-fn x5_a_descriptor_is_changed_while_it_is_notified(backend: Backend) -> io::Result<()> {
-    for trigger in [EDGE, LEVEL] {
-        let port = port(backend)?;
-        let (reader, writer) = pipe()?;
-        watch(&port, &reader, EventFilter::IN, trigger)?;
-        let (count, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        thread::scope(|scope| {
-            let _ends = (CloseAtEnd(&port, &[]), SetAtEnd(&is_over));
-            scope.spawn(|| {
-                while port.dequeue_one(None).is_ok() {
-                    let _ = (&reader).read(&mut [0; 4096]);
-                    count.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-            scope.spawn(|| {
-                while !is_over.load(Ordering::SeqCst) {
-                    let _ = (&writer).write(b"x");
-                }
-            });
-            for round in 0..rounds(2500) {
-                let filter = match round % 2 {
-                    0 => EventFilter::IN | EventFilter::HANGUP,
-                    _ => EventFilter::IN,
-                };
-                port.register(Registration::change(&reader, KEY, filter, trigger))?;
-                let enough = count.load(Ordering::SeqCst) + 2 + round % 50;
-                let end = Instant::now() + PATIENCE;
-                while count.load(Ordering::SeqCst) < enough {
-                    assert!(Instant::now() < end, "nothing comes after {round} changes");
-                }
-            }
-            Ok::<_, io::Error>(())
-        })?;
-    }
-    Ok(())
-}
-
 #[cfg(unix)]
 #[for_every_backend(with_permits)]
 fn x5_a_socket_is_a_descriptor(backend: Backend) -> io::Result<()> {
@@ -1063,30 +953,4 @@ fn x5_counters_timers_and_processes_are_watched(backend: Backend) -> io::Result<
     expect(&port, &[(KEY, Events::IN)]);
     assert!(child.wait()?.success());
     Ok(())
-}
-
-/// While another thread dequeues what goes off at once.
-#[for_every_backend(with_permits)]
-fn an_alarm_that_is_set_again_has_the_later_packet_and_time(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _ends = SetAtEnd(&is_over);
-        let looks = scope.spawn(|| {
-            let mut has_later = false;
-            while !is_over.load(Ordering::SeqCst) {
-                let packet = port.dequeue_one(Some(Duration::ZERO));
-                has_later |= packet.is_ok_and(|packet| packet.completion_key == OTHER_KEY);
-            }
-            has_later
-        });
-        for round in 0..rounds(50_000) {
-            port.set_alarm(Duration::ZERO, KEY)?;
-            (0..round % 500).for_each(|_| std::hint::spin_loop());
-            port.set_alarm(Duration::from_secs(3600), OTHER_KEY)?;
-        }
-        is_over.store(true, Ordering::SeqCst);
-        assert!(!looks.join().expect("it does not panic"), "an hour early");
-        Ok(())
-    })
 }

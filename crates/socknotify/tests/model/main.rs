@@ -22,7 +22,6 @@ mod model;
 mod operations;
 #[path = "../support/patience.rs"]
 mod patience;
-mod race;
 
 use std::cell::RefCell;
 

@@ -758,12 +758,6 @@ impl Model {
             .collect()
     }
 
-    /// Whether the port has a number that others may have, too.
-    pub(crate) fn has_shared(&self, port: usize) -> bool {
-        let mut registrations = self.ports[port].registrations.iter();
-        registrations.any(|it| it.attached && !it.is_claimed)
-    }
-
     /// Whether the number is registered with another port, and for that one alone.
     pub(crate) fn is_registered_elsewhere(&self, port: usize, number: usize) -> bool {
         let is_attached = |it: &Registration| {
@@ -772,20 +766,6 @@ impl Model {
         (0..PORTS)
             .filter(|&other| other != port)
             .any(|other| self.ports[other].registrations.iter().any(is_attached))
-    }
-
-    /// After a race the registration of a number is disabled, and nothing of it is queued; or there is
-    /// none.
-    pub(crate) fn set_disabled(&mut self, port: usize, number: usize, key: Option<usize>) {
-        self.ports[port]
-            .registrations
-            .retain(|it| !it.attached || it.number != number);
-        if let (Some(key), Number::Socket(socket)) = (key, self.numbers[number]) {
-            let registration = Registration::new(key, number, socket);
-            self.ports[port].registrations.push(registration);
-            self.ports[port].stale[number] = false;
-            self.latest_keys[port][number] = key;
-        }
     }
 
     /// How many registrations the port may count.

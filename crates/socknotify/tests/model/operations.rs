@@ -17,9 +17,8 @@ use socknotify::{
 
 use crate::conditions::{Kind, Link, Socket};
 use crate::loopback::{self, Loopback, Peer};
-use crate::model::{Model, NUMBERS, Number, PORTS, POSTED, Request, SocketId, is_valid};
+use crate::model::{Model, NUMBERS, Number, PORTS, POSTED, Request, SocketId};
 use crate::patience::PATIENCE;
-use crate::race::{self, Contender};
 
 /// The same, once a case has failed and is only made shorter.
 const IMPATIENCE: Duration = Duration::from_millis(20);
@@ -152,12 +151,6 @@ pub(crate) enum Operation {
         threads: usize,
         room: usize,
     },
-    /// Register and dequeue with a thread for each number.
-    Race {
-        port: usize,
-        batches: Vec<Vec<Asked>>,
-        room: usize,
-    },
     /// Wait a moment, if nothing has to come.
     Wait {
         port: usize,
@@ -273,21 +266,6 @@ fn rooms() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 1..5_usize, 1 => Just(16)]
 }
 
-/// What one thread does in a race.
-fn race_batch() -> impl Strategy<Value = Vec<Asked>> {
-    let is_known = |asked: &Asked| {
-        let operations = [Operations::ENABLE, Operations::DISABLE, Operations::REMOVE];
-        operations.contains(&asked.operation)
-            && EventFilter::ALL.contains(asked.filter)
-            && is_valid(asked.trigger)
-            && !asked.trigger.contains(Trigger::INITIAL)
-            && !asked.is_silent
-            && !asked.is_add
-    };
-    prop::collection::vec(asked(), 0..8)
-        .prop_map(move |batch| batch.into_iter().filter(is_known).collect())
-}
-
 fn operation() -> impl Strategy<Value = Operation> {
     let batch = || prop::collection::vec(asked(), 1..4);
     let dequeue =
@@ -315,16 +293,6 @@ fn operation() -> impl Strategy<Value = Operation> {
             room,
         }
     });
-    let race = (
-        ports(),
-        prop::collection::vec(race_batch(), NUMBERS),
-        1..4_usize,
-    )
-        .prop_map(|(port, batches, room)| Operation::Race {
-            port,
-            batches,
-            room,
-        });
     prop_oneof![
         24 => dequeue,
         24 => process,
@@ -346,7 +314,6 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (0..CLONES).prop_map(|clone| Operation::CloseClone { clone }),
         1 => ports().prop_map(|port| Operation::Wait { port }),
         2 => by_threads,
-        1 => race,
         1 => (ports(), batch()).prop_map(|(port, batch)| Operation::Contradict { port, batch }),
         1 => ports().prop_map(|port| Operation::ReplacePort { port }),
     ]
@@ -493,11 +460,6 @@ impl World {
                 room,
             } => self.dequeue_by_threads(port, threads, room),
             Operation::Wait { port } => self.wait(port),
-            Operation::Race {
-                port,
-                ref batches,
-                room,
-            } => self.race(port, batches, room),
             Operation::Contradict { port, ref batch } => self.contradict(port, batch),
             Operation::ReplacePort { port } => self.replace_port(port),
         }
@@ -990,101 +952,6 @@ impl World {
             }
         }
         self.model.dequeued_by_threads(port, &calls)?;
-        Ok(())
-    }
-
-    /// Disable everything, and dequeue what is queued.
-    fn disable_all(&mut self, port: usize) -> Outcome {
-        let disable = |number| Asked {
-            number,
-            operation: Operations::DISABLE,
-            key: Key::Same,
-            filter: EventFilter::NONE,
-            trigger: Trigger::empty(),
-            is_silent: false,
-            is_add: false,
-        };
-        let batch: Vec<Asked> = self
-            .model
-            .registered(port)
-            .into_iter()
-            .map(disable)
-            .collect();
-        self.process(port, &batch, 0, false)?;
-        while self.process(port, &[], 64, false)? {}
-        Ok(())
-    }
-
-    fn race(&mut self, port: usize, batches: &[Vec<Asked>], room: usize) -> Outcome {
-        if self.model.has_shared(port) {
-            return Ok(());
-        }
-        self.disable_all(port)?;
-        let registered = self.model.registered(port);
-        let mut keys = [0; NUMBERS];
-        for (number, key) in keys.iter_mut().enumerate() {
-            *key = match self.model.key(port, number) {
-                Some(key) => key,
-                None => self.model.fresh_key(),
-            };
-        }
-        let numbered = batches.iter().enumerate().map(|(number, batch)| {
-            let request = |asked: &Asked| Request {
-                number,
-                operation: asked.operation,
-                key: keys[number],
-                filter: asked.filter,
-                trigger: asked.trigger,
-                is_silent: asked.is_silent,
-                is_add: false,
-            };
-            batch.iter().map(request).collect()
-        });
-        let requests: Vec<Vec<Request>> = numbered.collect();
-        let first_number = self.first_number;
-        let real = &self.ports[port];
-        let mut calls = race::run(real, &requests, room, |it| registration(first_number, it))?;
-        // Each of these can return everything that was ready when the one before returned.
-        for _ in 0..3 {
-            calls.push(race::poll_now(real, &calls)?);
-        }
-
-        let contenders: Vec<Contender<'_>> = (0..NUMBERS)
-            .map(|number| Contender {
-                key: keys[number],
-                socket: match self.model.number(number) {
-                    Number::Socket(id) => Ok(self.model.socket(id)),
-                    Number::Other => Err(socknotify::RegistrationError::NotASocket),
-                    Number::Closed => Err(socknotify::RegistrationError::NotOpen),
-                },
-                elsewhere: self.model.is_registered_elsewhere(port, number),
-                registered: registered.contains(&number),
-            })
-            .collect();
-        let mut in_the_end = [None; NUMBERS];
-        for (number, contender) in contenders.iter().enumerate() {
-            if contender.check_results(&calls)? {
-                in_the_end[number] = Some(keys[number]);
-                let ours = self.numbers[number]
-                    .as_ref()
-                    .ok_or("registered, and closed")?;
-                real.register(Registration::disable(ours))?;
-            }
-        }
-        loop {
-            let call = race::poll_now(real, &calls)?;
-            if call.is_empty() {
-                break;
-            }
-            calls.push(call);
-        }
-        race::check_keys(&contenders, &calls)?;
-        for contender in &contenders {
-            contender.check_notifications(&calls)?;
-        }
-        for (number, key) in in_the_end.into_iter().enumerate() {
-            self.model.set_disabled(port, number, key);
-        }
         Ok(())
     }
 

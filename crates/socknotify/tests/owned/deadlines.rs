@@ -13,7 +13,7 @@ use socknotify::{Backend, Events};
 
 #[cfg(unix)]
 use crate::TestPort;
-use crate::support::{PATIENCE, SHORT, counted};
+use crate::support::{PATIENCE, SHORT};
 #[cfg(unix)]
 use crate::support::{asleep, this_thread, voluntary_switches};
 use crate::{connect, next, nothing, owning_port, ready};
@@ -223,95 +223,6 @@ fn a_timeout_of_the_call_is_its_own(backend: Backend) -> io::Result<()> {
     let begin = Instant::now();
     assert_eq!(worker.process(Some(SHORT)), Ok(0));
     assert!(begin.elapsed() >= SHORT);
-    Ok(())
-}
-
-#[for_every_backend]
-fn thousands_of_deadlines_come_once_each(backend: Backend) -> io::Result<()> {
-    const CONNECTIONS: usize = 400;
-    const TURNS: usize = 5;
-    let port = owning_port(backend, 2)?;
-    let mut rng = fastrand::Rng::with_seed(1);
-    let mut worker = port.worker(16);
-    let mut peers = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let (connection, peer) = connect(&port)?;
-        let time = Duration::from_micros(rng.u64(..30_000));
-        worker.arm(connection, Interest::IN.within(time));
-        peers.push(peer);
-    }
-    let mut timed_out = 0;
-    while timed_out < CONNECTIONS * TURNS {
-        worker.process(Some(PATIENCE))?;
-        while let Some(event) = worker.take() {
-            let Event::TimedOut(mut connection) = event else {
-                panic!("{event:?}");
-            };
-            timed_out += 1;
-            connection.served += 1;
-            if connection.served < TURNS {
-                let time = Duration::from_micros(rng.u64(..30_000));
-                worker.arm(connection, Interest::IN.within(time));
-            }
-        }
-    }
-    nothing(&mut worker);
-    assert_eq!(counted(port.snapshot().registrations), 0);
-    Ok(())
-}
-
-/// Connections are cancelled when their deadlines pass, and armed again without one, over and over: so
-/// some are armed again just when a thread finds their deadlines passed.
-#[for_every_backend]
-fn what_is_armed_without_a_deadline_does_not_time_out(backend: Backend) -> io::Result<()> {
-    const CONNECTIONS: usize = 100;
-    const THREADS: usize = 3;
-    let port = owning_port(backend, THREADS)?;
-    let mut ids = Vec::new();
-    let mut peers = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let (connection, peer) = connect(&port)?;
-        ids.push(connection.id());
-        peers.push(peer);
-        port.arm(connection, Interest::NOTHING);
-    }
-    let end = Instant::now() + Duration::from_secs(1);
-    let false_time_outs = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            let (mut worker, false_time_outs) = (port.worker(8), &false_time_outs);
-            scope.spawn(move || {
-                while worker.process(None).is_ok() {
-                    while let Some(event) = worker.take() {
-                        let mut connection = match event {
-                            Event::TimedOut(connection) => {
-                                // Odd: armed with a deadline.
-                                let is_right = connection.served % 2 == 1;
-                                false_time_outs
-                                    .fetch_add(usize::from(!is_right), Ordering::Relaxed);
-                                connection
-                            }
-                            Event::Cancelled(connection) => connection,
-                            other => panic!("{other:?}"),
-                        };
-                        connection.served += 1;
-                        let interest = match connection.served % 2 {
-                            0 => Interest::NOTHING,
-                            _ => Interest::NOTHING.within(Duration::from_micros(500)),
-                        };
-                        worker.arm(connection, interest);
-                    }
-                }
-            });
-        }
-        while Instant::now() < end {
-            for &id in &ids {
-                assert!(port.cancel(id));
-            }
-        }
-        port.close();
-    });
-    assert_eq!(false_time_outs.into_inner(), 0);
     Ok(())
 }
 

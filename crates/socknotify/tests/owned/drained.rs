@@ -2,7 +2,6 @@
 
 use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -447,80 +446,6 @@ fn d2_a_read_of_another_socket_says_nothing(backend: Backend) -> io::Result<()> 
         .expect_err("nothing is there");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     drop(expect_more(&mut worker, connection, b"third")?);
-    Ok(())
-}
-
-/// Clients send requests of any size in pieces, threads serve them in any way that is allowed, and every byte is
-/// answered.
-#[for_every_backend]
-fn d2_no_answer_is_lost_whatever_is_known(backend: Backend) -> io::Result<()> {
-    const CLIENTS: usize = 12;
-    const BYTES: usize = rounds(6000);
-    let port = owning_port(backend, 3)?;
-    let served = AtomicUsize::new(0);
-    let serve = |mut worker: Worker<TcpStream>, seed: u64| {
-        let mut random = fastrand::Rng::with_seed(seed);
-        while worker.process(None).is_ok() {
-            while let Some(event) = worker.take() {
-                let Event::Ready(mut connection, _) = event else {
-                    continue;
-                };
-                let mut buffer = [0; 40];
-                let room = random.usize(1..=buffer.len());
-                let buffer = &mut buffer[..room];
-                let outcome = match random.u8(..4) {
-                    // Later.
-                    0 => Err(ErrorKind::WouldBlock.into()),
-                    1 => (&*connection).read(buffer),
-                    _ => connection.read(buffer),
-                };
-                match outcome {
-                    Ok(0) => continue,
-                    Ok(length) => {
-                        let bytes = &buffer[..length];
-                        (&*connection).write_all(bytes).expect("there is room");
-                        served.fetch_add(length, Ordering::Relaxed);
-                    }
-                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
-                }
-                worker.arm(connection, Interest::IN);
-            }
-        }
-    };
-    thread::scope(|scope| -> io::Result<()> {
-        for seed in 0..3 {
-            let worker = port.worker(5);
-            scope.spawn(move || serve(worker, seed));
-        }
-        let _close = CloseAtEnd(&port);
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                let (connection, mut theirs) = connect(&port)?;
-                port.arm(connection, Interest::IN);
-                Ok(scope.spawn(move || -> io::Result<()> {
-                    let mut random = fastrand::Rng::with_seed(client as u64);
-                    let mut left = BYTES;
-                    while left > 0 {
-                        let length = random.usize(1..=100).min(left);
-                        let mut unsent = length;
-                        while unsent > 0 {
-                            let piece = random.usize(1..=unsent);
-                            theirs.write_all(&[7; 100][..piece])?;
-                            unsent -= piece;
-                        }
-                        theirs.read_exact(&mut [0; 100][..length])?;
-                        left -= length;
-                    }
-                    Ok(())
-                }))
-            })
-            .collect::<io::Result<_>>()?;
-        for client in clients {
-            client.join().expect("no panic")?;
-        }
-        Ok(())
-    })?;
-    assert_eq!(served.into_inner(), CLIENTS * BYTES);
     Ok(())
 }
 

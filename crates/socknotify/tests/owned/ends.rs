@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -144,68 +143,6 @@ fn what_is_closed_cannot_be_cancelled(backend: Backend) -> io::Result<()> {
     let mut worker = port.worker(1);
     worker.arm(connection, Interest::IN);
     nothing(&mut worker);
-    Ok(())
-}
-
-/// Several threads serve, deadlines pass, and others cancel, all at once. Each cancellation of a living
-/// connection brings it out, and in the end all are there.
-#[for_every_backend]
-fn cancelling_at_any_moment_loses_nothing(backend: Backend) -> io::Result<()> {
-    const CONNECTIONS: usize = 20;
-    const CANCELS: usize = 4000;
-    let port = owning_port(backend, 2)?;
-    let mut ids = Vec::new();
-    let mut peers = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let (connection, peer) = connect(&port)?;
-        ids.push(connection.id());
-        peers.push(peer);
-        port.arm(connection, Interest::IN);
-    }
-    let are_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let are_over = &are_over;
-        for seed in 0..6 {
-            let mut worker = port.worker(3);
-            scope.spawn(move || {
-                let mut rng = fastrand::Rng::with_seed(seed);
-                while worker.process(None).is_ok() {
-                    while let Some(event) = worker.take() {
-                        let connection = match event {
-                            Event::Ready(it, _) => {
-                                let _ = (&it.socket).read(&mut [0; 64]);
-                                it
-                            }
-                            Event::TimedOut(it) | Event::Cancelled(it) => it,
-                            other => panic!("{other:?}"),
-                        };
-                        let time = match are_over.load(Ordering::SeqCst) {
-                            false => Duration::from_micros(rng.u64(..3000)),
-                            true => Duration::from_secs(3600),
-                        };
-                        worker.arm(connection, Interest::IN.within(time));
-                    }
-                }
-            });
-        }
-        let mut rng = fastrand::Rng::with_seed(99);
-        for _ in 0..CANCELS {
-            let index = rng.usize(..CONNECTIONS);
-            assert!(port.cancel(ids[index]));
-            let _ = (&peers[rng.usize(..CONNECTIONS)]).write(b"x");
-            if rng.u8(..16) == 0 {
-                thread::yield_now();
-            }
-        }
-        // None is stuck: each comes out within its time, over and over.
-        thread::sleep(Duration::from_millis(20));
-        are_over.store(true, Ordering::SeqCst);
-        wait_until("nobody holds one", || {
-            let snapshot = port.snapshot();
-            counted(snapshot.registrations) == CONNECTIONS && counted(snapshot.running) == 0
-        });
-        let _ = port.close();
-    });
     Ok(())
 }
 

@@ -1,6 +1,5 @@
 //! Listening: connections that come by themselves.
 
-use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -134,53 +133,6 @@ fn several_listeners_feed_one_port(backend: Backend) -> io::Result<()> {
         let ours = ready(&mut worker);
         assert_eq!(ours.local_addr()?, address);
     }
-    assert_eq!(port.connections(), 0);
-    Ok(())
-}
-
-#[for_every_backend]
-fn every_connection_comes_out_once_with_many_threads(backend: Backend) -> io::Result<()> {
-    const CLIENTS: usize = 400;
-    let port = tcp_port(backend, 2)?;
-    let (listener, address) = loopback()?;
-    port.listen(listener, Interest::IN, |stream, _| stream)?;
-    let served = Mutex::new(HashSet::new());
-    thread::scope(|scope| -> io::Result<()> {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let mut worker = port.worker(8);
-                while worker.process(None).is_ok() {
-                    while let Some(event) = worker.take() {
-                        let Event::Ready(held, _) = event else {
-                            continue;
-                        };
-                        let is_new = served.lock().expect("no panic").insert(held.id());
-                        assert!(is_new, "{} came twice", held.id());
-                        (&*held).write_all(b"y").expect("its peer is there");
-                    }
-                }
-            });
-        }
-        let outcome = thread::scope(|scope| {
-            let clients: Vec<_> = (0..4)
-                .map(|_| {
-                    scope.spawn(|| -> io::Result<()> {
-                        for _ in 0..CLIENTS / 4 {
-                            let mut theirs = client(address)?;
-                            theirs.write_all(b"x")?;
-                            uninterrupted(|| theirs.read_exact(&mut [0]))?;
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            let mut clients = clients.into_iter();
-            clients.try_for_each(|client| client.join().expect("no panic"))
-        });
-        port.close();
-        outcome
-    })?;
-    assert_eq!(served.into_inner().expect("no panic").len(), CLIENTS);
     assert_eq!(port.connections(), 0);
     Ok(())
 }

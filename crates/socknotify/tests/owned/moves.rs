@@ -16,9 +16,7 @@ use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source};
 use socknotify::{Backend, EventFilter, Events, Registration, RegistrationError};
 
 use crate::support::trigger::ONCE;
-use crate::support::{
-    PATIENCE, Pair, PortExt, as_told_by, counted, port, read_byte, uninterrupted, wait_until,
-};
+use crate::support::{PATIENCE, Pair, PortExt, as_told_by, counted, port, uninterrupted};
 use crate::{connect, next, nothing, owning_port, ready};
 
 #[for_every_backend]
@@ -107,59 +105,6 @@ fn events_that_were_not_taken_stay(backend: Backend) -> io::Result<()> {
     }
     drop(ready(next(&mut worker)));
     assert_eq!(counted(port.snapshot().registrations), 0);
-    Ok(())
-}
-
-#[for_every_backend]
-fn each_connection_is_one_threads_at_a_time(backend: Backend) -> io::Result<()> {
-    const THREADS: usize = 16;
-    const CONNECTIONS: usize = 40;
-    const ROUNDS: usize = 200;
-    let port = owning_port(backend, 2)?;
-    let served = AtomicUsize::new(0);
-    let mut peers = Vec::new();
-    thread::scope(|scope| -> io::Result<()> {
-        for _ in 0..THREADS {
-            let (mut worker, served) = (port.worker(3), &served);
-            scope.spawn(move || {
-                while worker.process(None).is_ok() {
-                    while let Some(event) = worker.take() {
-                        let mut connection = ready(event);
-                        if let Some(byte) = read_byte(&connection.socket).expect("it is open") {
-                            // A count without a lock: nobody else has it.
-                            connection.served += 1;
-                            served.fetch_add(1, Ordering::Relaxed);
-                            (&connection.socket)
-                                .write_all(&[byte])
-                                .expect("the peer reads");
-                        }
-                        worker.arm(connection, Interest::IN.within(PATIENCE));
-                    }
-                }
-            });
-        }
-        for _ in 0..CONNECTIONS {
-            let (connection, peer) = connect(&port)?;
-            port.arm(connection, Interest::IN);
-            peers.push(peer);
-        }
-        for _ in 0..ROUNDS {
-            for mut peer in &peers {
-                peer.write_all(b"x")?;
-            }
-            for mut peer in &peers {
-                peer.read_exact(&mut [0])?;
-            }
-        }
-        // The last ones are armed a moment after their answer.
-        wait_until("all are armed", || counted(port.snapshot().running) == 0);
-        let connections = port.close();
-        assert_eq!(connections.len(), CONNECTIONS);
-        let counts = connections.iter().map(|connection| connection.served);
-        assert_eq!(counts.sum::<usize>(), CONNECTIONS * ROUNDS);
-        Ok(())
-    })?;
-    assert_eq!(served.into_inner(), CONNECTIONS * ROUNDS);
     Ok(())
 }
 

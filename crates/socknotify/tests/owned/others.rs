@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -14,7 +14,7 @@ use socknotify::{Backend, Entry, EventFilter, Events, Trigger};
 
 #[cfg(unix)]
 use crate::support::{AsSocket, PollFlags, is_ready};
-use crate::support::{PATIENCE, Pair, PortExt, counted, port, uninterrupted, wait_until};
+use crate::support::{PATIENCE, Pair, PortExt, counted, port, uninterrupted};
 use crate::{Connection, TestPort, TestWorker, connect, next, nothing, owning_port, ready};
 
 #[for_every_backend]
@@ -37,46 +37,6 @@ fn messages_come_in_order(backend: Backend) -> io::Result<()> {
         .send_after(Duration::ZERO, 7)
         .expect_err("it is closed");
     assert_eq!(format!("{refused:?}"), "SendError { .. }");
-    Ok(())
-}
-
-#[for_every_backend]
-fn every_message_comes_to_one_thread(backend: Backend) -> io::Result<()> {
-    const MESSAGES: u64 = 3000;
-    let port = owning_port(backend, 2)?;
-    let (sum, count) = (AtomicU64::new(0), AtomicU64::new(0));
-    thread::scope(|scope| {
-        for mut worker in (0..4).map(|_| port.worker(4)) {
-            let (sum, count) = (&sum, &count);
-            scope.spawn(move || {
-                while worker.process(None).is_ok() {
-                    while let Some(event) = worker.take() {
-                        match event {
-                            Event::Message(it) => sum.fetch_add(it, Ordering::Relaxed),
-                            other => panic!("{other:?}"),
-                        };
-                        count.fetch_add(1, Ordering::Release);
-                    }
-                }
-            });
-        }
-        thread::scope(|scope| {
-            for part in 0..3 {
-                let port = &port;
-                scope.spawn(move || {
-                    for message in (part..MESSAGES).step_by(3) {
-                        port.send(message).expect("it is open");
-                    }
-                });
-            }
-        });
-        wait_until("all are taken", || {
-            count.load(Ordering::Acquire) >= MESSAGES
-        });
-        port.close();
-    });
-    assert_eq!(count.into_inner(), MESSAGES);
-    assert_eq!(sum.into_inner(), MESSAGES * (MESSAGES - 1) / 2);
     Ok(())
 }
 

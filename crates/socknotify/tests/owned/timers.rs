@@ -3,7 +3,7 @@
 use std::io;
 use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -343,58 +343,6 @@ fn a_million_timers_are_set_and_cancelled(backend: Backend) -> io::Result<()> {
     assert_eq!(message(&mut worker), u64::MAX);
     assert!(timers.into_iter().all(|timer| port.cancel_timer(timer)));
     nothing(&mut worker);
-    Ok(())
-}
-
-#[for_every_backend]
-fn timers_that_many_threads_set_come_once_each(backend: Backend) -> io::Result<()> {
-    const EACH: u64 = 2000;
-    let port = owning_port(backend, 2)?;
-    let counts: Vec<AtomicUsize> = (0..2 * EACH).map(|_| AtomicUsize::new(0)).collect();
-    let came = AtomicUsize::new(0);
-    let cancelled = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let mut worker = port.worker(16);
-                while worker.process(None).is_ok() {
-                    while let Some(event) = worker.take() {
-                        let Event::Message(number) = event else {
-                            panic!("{event:?}");
-                        };
-                        counts[number as usize].fetch_add(1, Ordering::Relaxed);
-                        came.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-            });
-        }
-        let setters: Vec<_> = (0..2)
-            .map(|half| {
-                let (port, counts, cancelled) = (&port, &counts, &cancelled);
-                scope.spawn(move || {
-                    for number in half * EACH..(half + 1) * EACH {
-                        let time = Duration::from_micros(number * 37 % 20_000);
-                        let timer = port.send_after(time, number).expect("it is open");
-                        if number % 3 == 0 && port.cancel_timer(timer) {
-                            counts[number as usize].fetch_add(1, Ordering::Relaxed);
-                            cancelled.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                })
-            })
-            .collect();
-        for setter in setters {
-            setter.join().expect("no panic");
-        }
-        let all = 2 * EACH as usize;
-        wait_until("each came or was cancelled", || {
-            came.load(Ordering::Relaxed) + cancelled.load(Ordering::Relaxed) >= all
-        });
-        port.close();
-    });
-    for count in counts {
-        assert_eq!(count.into_inner(), 1);
-    }
     Ok(())
 }
 
