@@ -1,7 +1,5 @@
 //! Tasks: spawned, joined, aborted, and run fairly, also beside others that block.
 
-mod support;
-
 use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +14,7 @@ use socknotify_async::{
     Handle, JoinHandle, JoinSet, Runtime, SlowTask, interval, sleep, spawn, timeout, unblock,
 };
 
-use support::until_it_has_ended;
+use crate::until_it_has_ended;
 
 /// For what has to come. A test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);

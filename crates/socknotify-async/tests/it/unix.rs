@@ -1,5 +1,4 @@
 //! Unix sockets, pipes, and forked children.
-#![cfg(unix)]
 
 use std::fs::File;
 use std::future::{Future, poll_fn};

@@ -1,7 +1,5 @@
 //! Operations on files.
 
-mod support;
-
 use std::future::Future;
 use std::io::{self, SeekFrom};
 use std::pin::{Pin, pin};
@@ -158,7 +156,7 @@ fn a_task_that_tries_what_fails_again_and_again_ends_with_its_runtime() -> io::R
     assert_eq!(told.recv_timeout(PATIENCE), Ok(()), "it has begun");
     assert!(!runtime.shutdown(Duration::from_millis(5)));
     release.send(()).expect("it waits");
-    support::until_it_has_ended(&handle);
+    crate::until_it_has_ended(&handle);
     Ok(())
 }
 

@@ -1,7 +1,5 @@
 //! A runtime that shuts down while tasks, wakers and timers are in the middle of something.
 
-mod support;
-
 use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::net::UdpSocket;
@@ -15,7 +13,7 @@ use std::time::Duration;
 
 use socknotify_async::{Async, Handle, Runtime, sleep, spawn};
 
-use support::until_it_has_ended;
+use crate::until_it_has_ended;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -14,9 +14,7 @@ use std::future::Future;
 use futures_lite::future::or;
 use socknotify_async::{Runtime, UdpSocket, interval, sleep, sleep_until, spawn, timeout};
 
-mod support;
-
-use support::until_it_has_ended;
+use crate::until_it_has_ended;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

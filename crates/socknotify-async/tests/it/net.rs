@@ -1,7 +1,5 @@
 //! Sockets in tasks: streams, datagrams, and the contract of `futures-io` under abuse.
 
-mod support;
-
 use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -20,7 +18,7 @@ use socknotify_async::{
     Async, JoinHandle, Runtime, TcpListener, TcpStream, UdpSocket, sleep, spawn, timeout, unblock,
 };
 
-use support::until_it_has_ended;
+use crate::until_it_has_ended;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
