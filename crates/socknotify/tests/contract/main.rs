@@ -32,6 +32,9 @@ mod g_duplicates;
 mod g_lifetime;
 mod g_ports;
 mod x_extensions;
+// The other loop is epoll's.
+#[cfg(target_os = "linux")]
+mod x_watched;
 
 #[test]
 fn at_least_one_backend_works_here() {

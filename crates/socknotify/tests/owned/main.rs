@@ -15,6 +15,8 @@ mod deadlines;
 mod drain;
 mod drained;
 mod ends;
+#[cfg(unix)]
+mod executor;
 mod fair;
 mod flow;
 mod linger;

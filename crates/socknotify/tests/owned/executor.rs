@@ -1,10 +1,6 @@
 //! An executor of futures on nothing but a port: wakers are messages, sleeping is a timer of the port, and
 //! waiting is for any descriptor. No other loop runs beside it.
 
-#![cfg(unix)]
-
-mod support;
-
 use std::fs::File;
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
@@ -18,7 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socknotify::owned::{BorrowedSocket, Event, Interest, Port, Source};
-use support::{backends, wait_until};
+
+use crate::support::{backends, wait_until};
 
 /// Something that a future waits for in the port, which borrows no descriptor: it has one of its own.
 struct Wait {

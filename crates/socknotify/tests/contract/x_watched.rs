@@ -1,19 +1,14 @@
 //! A port that is watched by another loop.
 
-// The other loop is epoll's.
-#![cfg(target_os = "linux")]
-
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-#[path = "support/patience.rs"]
-mod patience;
-
-use patience::PATIENCE;
 use rustix::event::{Timespec, epoll};
 use socknotify::{CompletionPort, Entry, Error, EventFilter, Registration, Trigger};
+
+use crate::support::PATIENCE;
 
 fn dequeue(port: &CompletionPort) -> Result<usize, Error> {
     let mut entries = [Entry::default(); 4];
