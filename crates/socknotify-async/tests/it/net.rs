@@ -762,7 +762,6 @@ fn a_name_is_resolved_elsewhere() -> io::Result<()> {
         let name = format!("localhost:{port}");
         let mut connect = pin!(TcpStream::connect(&name));
         assert!(is_pending(connect.as_mut()));
-        assert_eq!(runtime.handle().tasks(), 1, "the resolver");
         connect.await?;
         TcpStream::connect(("localhost", port)).await?;
         TcpStream::connect(("127.0.0.1".to_owned(), port)).await?;
