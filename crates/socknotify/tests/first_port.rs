@@ -19,7 +19,7 @@ use support::trigger::ONCE;
 use support::{Child, Pair};
 
 /// How often. The moment lasts a few microseconds, and is searched for within a quarter of a millisecond.
-const ROUNDS: u64 = 1200;
+const ROUNDS: u64 = 300;
 
 /// The exit status that says that a child was killed by its alarm.
 const HANGS: u8 = 100;

@@ -173,7 +173,7 @@ fn a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it(
             });
         }
         let asked = || {
-            for round in 0..300 {
+            for round in 0..75 {
                 // What is counted there may be anything.
                 let child = Child::fork_for(5, || {
                     if port.concurrency() != PLACES {
