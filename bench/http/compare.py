@@ -16,6 +16,7 @@ SERVERS = {
     "nothing": ["socknotify", "by-hand", "hyper", "axum", "axum-spawn-blocking", "tiny_http", "rouille", "may_minihttp", "go"],
     "row": ["socknotify", "axum", "axum-spawn-blocking"],
     "sleep": ["socknotify", "axum", "axum-spawn-blocking", "tiny_http", "rouille", "may_minihttp", "may_minihttp-parks", "go"],
+    "compute": ["socknotify", "axum-spawn-blocking", "go"],
     "park": ["socknotify", "go"],
 }
 MILLISECONDS = {"us": 1e-3, "ms": 1, "s": 1e3, "m": 6e4}

@@ -13,8 +13,13 @@ func main() {
 	http.HandleFunc("/nothing", func(w http.ResponseWriter, r *http.Request) { w.Write(ok) })
 	// It blocks its thread, as a library in C does.
 	http.HandleFunc("/sleep", func(w http.ResponseWriter, r *http.Request) {
-		time := syscall.NsecToTimespec(300000)
-		syscall.Nanosleep(&time, nil)
+		wait := syscall.NsecToTimespec(300000)
+		syscall.Nanosleep(&wait, nil)
+		w.Write(ok)
+	})
+	http.HandleFunc("/compute", func(w http.ResponseWriter, r *http.Request) {
+		for begin := time.Now(); time.Since(begin) < 300*time.Microsecond; {
+		}
 		w.Write(ok)
 	})
 	// It waits as Go's own runtime parks.

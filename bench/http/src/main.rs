@@ -1,6 +1,6 @@
 //! The same service with several libraries: `http-servers KIND ADDRESS DATABASE`.
 //!
-//! `/nothing` answers at once, `/sleep` blocks its thread for 0.3 ms, `/row` reads a row of SQLite.
+//! `/nothing` answers at once, `/sleep` blocks its thread for 0.3 ms, `/compute` computes for as long, `/row` reads a row of SQLite.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, io, thread};
 
 use axum::Router;
@@ -59,6 +59,11 @@ fn answer(path: &str) -> String {
         "/row" => row().expect("it is there"),
         "/sleep" => {
             thread::sleep(BLOCKED);
+            "ok".into()
+        }
+        "/compute" => {
+            let begin = Instant::now();
+            while begin.elapsed() < BLOCKED {}
             "ok".into()
         }
         _ => "ok".into(),
