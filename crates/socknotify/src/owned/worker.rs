@@ -84,6 +84,10 @@ pub struct Worker<T: Source, M = ()> {
     handled: usize,
 }
 
+/// How many connections a listener accepts in its turn: with one, many that come at once would wait for as many rounds of all that
+/// is ready.
+const BATCH: usize = 16;
+
 /// How many connections are accepted at most before a listener is closed: more than a backlog has room for.
 const LAST_BATCH: usize = 1 << 16;
 
@@ -440,10 +444,10 @@ impl<T: Source, M> Worker<T, M> {
         None
     }
 
-    /// Accept a connection, and arm or report it. This runs the caller's code.
+    /// Accept up to so many connections, and arm or report each. This runs the caller's code.
     ///
-    /// `again`: as soon as one is accepted, arm the listener again under this key, and say so: others accept the next one while the
-    /// caller's function runs. Otherwise it is about to be closed: accept up to `most`, whatever its limit.
+    /// `again`: as soon as one is accepted, arm the listener again under this key, and say so: others accept more while the caller's
+    /// function runs. Otherwise it is about to be closed, and its limit does not count.
     fn accept_round(
         &mut self,
         listener: &Listener<T>,
@@ -466,9 +470,13 @@ impl<T: Source, M> Worker<T, M> {
             };
             let accepted = listener.accept(|| {
                 if let Some((key, is_armed)) = &mut again {
-                    **is_armed = true;
-                    self.arm_listener(*key, &Round::default());
-                    let _ = self.submit();
+                    if !std::mem::replace(*is_armed, true) {
+                        self.arm_listener(*key, &Round::default());
+                    }
+                    // Also those before this one: the function may block.
+                    if self.has_gathered() {
+                        let _ = self.submit();
+                    }
                 }
             });
             match accepted {
@@ -499,7 +507,7 @@ impl<T: Source, M> Worker<T, M> {
 
     fn accept_from(&mut self, key: usize, id: Id, listener: &Listener<T>) {
         let mut is_armed = false;
-        let accept = || self.accept_round(listener, &mut 1, Some((key, &mut is_armed)));
+        let accept = || self.accept_round(listener, &mut { BATCH }, Some((key, &mut is_armed)));
         let mut round = catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|panic| {
             self.shared.notify(Notice::Panicked(Some(id), panic));
             Round {

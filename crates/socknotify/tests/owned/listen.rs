@@ -118,6 +118,20 @@ fn reported_connections_come_in_their_order(backend: Backend) -> io::Result<()> 
     Ok(())
 }
 
+/// They do not wait for a round of all that is ready each.
+#[for_every_backend]
+fn connections_that_come_at_once_are_accepted_in_one_turn(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, address) = loopback()?;
+    let clients = (0..10).map(|_| client(address));
+    let _clients: Vec<_> = clients.collect::<io::Result<_>>()?;
+    port.listen(listener, Listening::reporting(), |stream, _| stream)?;
+    let mut worker = port.worker(1);
+    let _ours = accepted(&mut worker);
+    assert_eq!(port.connections(), 10);
+    Ok(())
+}
+
 #[for_every_backend]
 fn several_listeners_feed_one_port(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
