@@ -18,7 +18,7 @@ impl<T: Source, M> Port<T, M> {
     /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener is set to non-blocking mode, and so are
     /// its connections.
     ///
-    /// One thread at a time accepts.
+    /// A thread accepts up to 16 connections in the listener's turn. While it runs `make`, others may accept.
     ///
     /// When the process or the system is out of descriptors or memory, the listener tries again every 50 ms. Connections wait
     /// in its backlog. [`Event::NotAccepting`](super::Event::NotAccepting) reports it once, and
