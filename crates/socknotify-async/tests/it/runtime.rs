@@ -106,17 +106,19 @@ fn a_panic_is_an_error_of_its_task_alone() -> io::Result<()> {
     Ok(())
 }
 
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
 #[test]
 fn a_panic_while_a_cancelled_task_is_dropped_goes_no_further() -> io::Result<()> {
-    struct Panics;
-    impl Drop for Panics {
-        fn drop(&mut self) {
-            panic!("on purpose");
-        }
-    }
     let runtime = with_places(1);
     let task = runtime.spawn(async {
-        let _panics = Panics;
+        let _panics = PanicsWhenDropped;
         pending::<()>().await;
     });
     runtime.block_on(async {
@@ -130,15 +132,9 @@ fn a_panic_while_a_cancelled_task_is_dropped_goes_no_further() -> io::Result<()>
 
 #[test]
 fn a_result_that_nobody_takes_may_panic_as_it_is_dropped() -> io::Result<()> {
-    struct Panics;
-    impl Drop for Panics {
-        fn drop(&mut self) {
-            panic!("on purpose");
-        }
-    }
     let runtime = with_places(1);
-    drop(runtime.spawn(async { Panics }));
-    drop(runtime.spawn(async { std::panic::panic_any(Panics) }));
+    drop(runtime.spawn(async { PanicsWhenDropped }));
+    drop(runtime.spawn(async { std::panic::panic_any(PanicsWhenDropped) }));
     assert_eq!(runtime.block_on(runtime.spawn(async { 5 }))?, 5);
     assert!(runtime.shutdown(PATIENCE));
     Ok(())

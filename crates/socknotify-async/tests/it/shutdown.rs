@@ -439,19 +439,25 @@ fn threads_whose_inside_fails_run_all_the_same() -> io::Result<()> {
     Ok(())
 }
 
+/// A task of the runtime has begun, and blocks its thread until this is dropped.
+fn blocked(runtime: &Runtime) -> mpsc::Sender<()> {
+    let (begin, begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    drop(runtime.spawn(async move {
+        begin.send(()).expect("it is awaited");
+        let _ = ended.recv();
+    }));
+    begun.recv().expect("it begins");
+    end
+}
+
 /// One of its tasks takes its time to end, and as long there is a port.
 #[test]
 fn a_socket_that_is_made_as_a_runtime_shuts_down_keeps_nobody_waiting() {
     let outcome = in_time(|| -> io::Result<()> {
         let runtime = Runtime::new()?;
         let handle = runtime.handle().clone();
-        let (begin, begun) = mpsc::channel();
-        let (end, ended) = mpsc::channel::<()>();
-        drop(runtime.spawn(async move {
-            begin.send(()).expect("it is awaited");
-            let _ = ended.recv();
-        }));
-        begun.recv().expect("it begins");
+        let end = blocked(&runtime);
         handle.block_on(async {
             let socket = || Async::new(UdpSocket::bind("127.0.0.1:0")?);
             let receive = |socket: &UdpSocket| socket.recv(&mut [0]).map(drop);
@@ -533,13 +539,7 @@ fn what_the_builder_was_given_is_dropped_on_a_thread_of_the_runtime_s() -> io::R
 fn what_threads_are_inside_of_lives_until_the_last_one_has_left_it() -> io::Result<()> {
     let (runtime, dropped) = whose_closures_tell()?;
     let handle = runtime.handle().clone();
-    let (begin, begun) = mpsc::channel();
-    let (end, ended) = mpsc::channel::<()>();
-    drop(runtime.spawn(async move {
-        begin.send(()).expect("it is awaited");
-        let _ = ended.recv();
-    }));
-    begun.recv().expect("it begins");
+    let end = blocked(&runtime);
     assert!(!runtime.shutdown(Duration::from_millis(20)));
     // That of `on_slow` has no thread by then.
     let before = dropped.try_iter().count();

@@ -1,7 +1,7 @@
 //! A port that is watched by another loop.
 
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -16,6 +16,20 @@ fn dequeue(port: &CompletionPort) -> Result<usize, Error> {
     Ok(entries[0].completion_key)
 }
 
+/// How the other loop watches: a level, and an edge.
+const WAYS: [epoll::EventFlags; 2] = [
+    epoll::EventFlags::IN,
+    epoll::EventFlags::IN.union(epoll::EventFlags::ET),
+];
+
+/// A port, and the other loop that watches it.
+fn watched(flags: epoll::EventFlags) -> io::Result<(CompletionPort, OwnedFd)> {
+    let port = CompletionPort::new()?;
+    let outer = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&outer, &port, epoll::EventData::new_u64(0), flags)?;
+    Ok((port, outer))
+}
+
 /// Whether the other loop is told of the port.
 fn is_told(outer: impl AsFd) -> io::Result<bool> {
     let mut events = Vec::<epoll::Event>::with_capacity(4);
@@ -26,13 +40,8 @@ fn is_told(outer: impl AsFd) -> io::Result<bool> {
 
 #[test]
 fn another_loop_is_told_of_sockets_and_packets() -> io::Result<()> {
-    for flags in [
-        epoll::EventFlags::IN,
-        epoll::EventFlags::IN | epoll::EventFlags::ET,
-    ] {
-        let port = CompletionPort::new()?;
-        let outer = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&outer, &port, epoll::EventData::new_u64(0), flags)?;
+    for flags in WAYS {
+        let (port, outer) = watched(flags)?;
         let (ours, mut theirs) = UnixStream::pair()?;
         for _ in 0..10 {
             let trigger = Trigger::ONESHOT | Trigger::LEVEL;
@@ -54,13 +63,8 @@ fn another_loop_is_told_of_sockets_and_packets() -> io::Result<()> {
 
 #[test]
 fn g3_another_loop_is_told_beside_a_duplicate_that_was_closed() -> io::Result<()> {
-    for flags in [
-        epoll::EventFlags::IN,
-        epoll::EventFlags::IN | epoll::EventFlags::ET,
-    ] {
-        let port = CompletionPort::new()?;
-        let outer = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&outer, &port, epoll::EventData::new_u64(0), flags)?;
+    for flags in WAYS {
+        let (port, outer) = watched(flags)?;
 
         // It is closed without REMOVE, and lives on as a duplicate.
         let (ours, mut theirs) = UnixStream::pair()?;
