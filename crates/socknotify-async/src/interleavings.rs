@@ -14,7 +14,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
 use crate::queue::{Call, Queue};
-use crate::source::{Direction, Source};
+use crate::source::{Direction, Source, Sources};
 
 use socknotify::Events;
 
@@ -260,21 +260,22 @@ fn report(source: &Source) {
     foreign.into_iter().for_each(Waker::wake);
 }
 
-/// A socket that gets messages: each is put into the socket, and then reported. Beside, a report comes that says nothing, as
-/// of a socket that was closed.
+/// A socket that gets messages: each is put into the socket, and then reported, once that is registered. Beside it, a report may
+/// come that says nothing, as of a socket that was closed.
 #[test]
 fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
-    for beside in [false, true] {
+    const MESSAGES: usize = 2;
+    const REGISTERED: usize = 1 << 8;
+    for (beside, is_disturbed) in [(false, false), (false, true), (true, false), (true, true)] {
         explore(move || {
-            const MESSAGES: usize = 2;
-            let source = Arc::new(Source::default());
+            let source = Sources::default().add();
             let socket = Arc::new(AtomicUsize::new(0));
             let sends = {
                 let (source, socket) = (Arc::clone(&source), Arc::clone(&socket));
                 thread::spawn(move || {
                     for _ in 0..MESSAGES {
                         // An edge only where there was nothing.
-                        if socket.fetch_add(1, Ordering::SeqCst) == 0 {
+                        if socket.fetch_add(1, Ordering::SeqCst) == REGISTERED {
                             report(&source);
                         }
                     }
@@ -282,7 +283,7 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
             };
             let reports = {
                 let source = Arc::clone(&source);
-                thread::spawn(move || report(&source))
+                is_disturbed.then(|| thread::spawn(move || report(&source)))
             };
             let bell = Bell::new();
             let waker = Waker::from(Arc::clone(&bell));
@@ -293,17 +294,30 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                     true => source.poll_beside(&cx, Direction::Read, &mut number),
                     false => source.poll(&cx, Direction::Read),
                 };
-                match poll {
-                    // A receive takes all there is, or would block.
-                    Poll::Ready(ready) => match socket.swap(0, Ordering::SeqCst) {
-                        0 => source.clear(Direction::Read, ready.unwrap()),
-                        count => received += count,
-                    },
-                    Poll::Pending => bell.wait(&mut seen),
+                let Poll::Ready(ready) = poll else {
+                    bell.wait(&mut seen);
+                    continue;
+                };
+                // A receive takes all there is, or would block.
+                let count = socket.fetch_and(REGISTERED, Ordering::SeqCst) % REGISTERED;
+                received += count;
+                if count > 0 {
+                    source.drained(Direction::Read, ready.unwrap());
+                    continue;
                 }
+                let mut holds = false;
+                let registered = source.register(|| {
+                    holds = socket.fetch_or(REGISTERED, Ordering::SeqCst) > 0;
+                    Ok::<_, ()>(())
+                });
+                registered.unwrap();
+                if holds {
+                    report(&source);
+                }
+                source.clear(Direction::Read, ready.unwrap());
             }
             sends.join().unwrap();
-            reports.join().unwrap();
+            reports.into_iter().for_each(|it| it.join().unwrap());
         });
     }
 }

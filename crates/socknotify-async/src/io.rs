@@ -88,37 +88,46 @@ impl<T: AsSource> Async<T> {
 
     /// The same for what is in non-blocking mode.
     pub(crate) fn of_nonblocking(io: T, shared: Arc<Shared>) -> io::Result<Self> {
+        let this = Self::of_accepted(io, shared)?;
+        this.register()?;
+        Ok(this)
+    }
+
+    /// The same for a connection that was accepted. It is registered when an operation would block, or a task waits for it: a short
+    /// one may never be.
+    pub(crate) fn of_accepted(io: T, shared: Arc<Shared>) -> io::Result<Self> {
         if !shared.is_here() {
             return Err(socknotify::Error::OtherProcess.into());
         }
-        let source = shared.sources.add();
+        let this = Async {
+            io: Some(io),
+            source: shared.sources.add(),
+            shared,
+        };
         // Who shuts the runtime down tells those that there are by then, and nobody tells this one.
-        if shared.is_closed() {
-            shared.sources.remove(&source);
-            return Err(shut_down());
+        match this.shared.is_closed() {
+            true => Err(shut_down()),
+            false => Ok(this),
         }
-        let enable = Registration::enable(&io, source.key, FILTER, TRIGGER);
-        let register = |enable| shared.register(|port| port.register(enable));
-        let registered = register(enable);
+    }
+
+    #[cold]
+    fn register(&self) -> io::Result<()> {
+        let io = self.get_ref();
+        let enable = Registration::enable(io, self.source.key, FILTER, TRIGGER);
+        let register = |enable| self.shared.register(|port| port.register(enable));
+        let registered = self.source.register(|| register(enable));
         #[cfg(unix)]
         let registered = match registered {
             Err(RegisterError::Entry(RegistrationError::NotASocket)) => {
-                let enable = Registration::descriptor(&io, source.key, FILTER, TRIGGER);
-                register(enable)
+                let enable = Registration::descriptor(io, self.source.key, FILTER, TRIGGER);
+                self.source.register(|| register(enable))
             }
             registered => registered,
         };
-        if let Err(error) = registered {
-            shared.sources.remove(&source);
-            return Err(match error {
-                RegisterError::Call(socknotify::Error::Closed) => shut_down(),
-                error => error.into(),
-            });
-        }
-        Ok(Async {
-            io: Some(io),
-            source,
-            shared,
+        registered.map_err(|error| match error {
+            RegisterError::Call(socknotify::Error::Closed) => shut_down(),
+            error => error.into(),
         })
     }
 
@@ -146,7 +155,10 @@ impl<T: AsSource> Async<T> {
             return Ok(());
         }
         let io = self.get_ref();
-        let mut outcome = shared.register(|port| port.deregister(io));
+        let mut outcome = Ok(());
+        if self.source.is_registered() {
+            outcome = shared.register(|port| port.deregister(io));
+        }
         if outcome == Err(RegisterError::Entry(RegistrationError::InvalidOperation)) {
             // The kernel's own port has no such call. What it still reports wakes nobody.
             outcome = shared.register(|port| port.register(Registration::remove(io)));
@@ -183,15 +195,19 @@ impl<T: AsSource> Async<T> {
     async fn waits(&self, direction: Direction) -> io::Result<()> {
         // Who has spent its budget would otherwise try in vain, and wait for nothing, again and again.
         poll_fn(|cx| context::spend(cx)).await;
-        self.doubt(direction);
+        self.doubt(direction)?;
         self.ready(direction).await.map(drop)
     }
 
-    fn doubt(&self, direction: Direction) {
+    fn doubt(&self, direction: Direction) -> io::Result<()> {
         // Elsewhere what holds already may not be reported.
         if TRIGGER.contains(Trigger::INITIAL) {
+            if !self.source.is_registered() {
+                self.register()?;
+            }
             self.source.doubt(direction);
         }
+        Ok(())
     }
 
     /// [`readable`](Self::readable) for those who write futures by hand: for one task.
@@ -214,7 +230,7 @@ impl<T: AsSource> Async<T> {
 
     fn poll_waits(&self, cx: &mut Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
         ready!(context::spend(cx));
-        self.doubt(direction);
+        self.doubt(direction)?;
         self.source.poll(cx, direction).map_ok(drop)
     }
 
@@ -266,7 +282,14 @@ impl<T: AsSource> Async<T> {
     ) -> io::Result<R> {
         let outcome = operation(self.get_ref());
         if matches!(&outcome, Err(error) if error.kind() == ErrorKind::WouldBlock) {
-            self.source.clear(direction, seen);
+            let is_new = !self.source.is_registered();
+            if is_new {
+                self.register()?;
+            }
+            // Where what came before is not reported, it counts as ready until the next try.
+            if !is_new || TRIGGER.contains(Trigger::INITIAL) {
+                self.source.clear(direction, seen);
+            }
         }
         outcome
     }

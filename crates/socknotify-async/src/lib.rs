@@ -87,7 +87,8 @@
 //! # Sockets
 //!
 //! [`TcpStream`], [`TcpListener`], [`UdpSocket`], their like for Unix, and [`Async`] for any other socket or descriptor. Each
-//! is registered once, for edges. Whether it is ready is kept beside it, so an operation costs its own system call and no
+//! is registered once, for edges; a connection that was accepted when an operation on it would block, so a short one may cost
+//! nothing but its own calls. Whether a socket is ready is kept beside it, so an operation costs its own system call and no
 //! other. A future that is dropped before it is ready has done nothing, and can be made again.
 //!
 //! TCP's urgent data are not waited for, and what a peer sends after them may be read only when more comes.

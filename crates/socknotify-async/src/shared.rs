@@ -538,6 +538,10 @@ impl Shared {
                 if self.has_risen.load(Ordering::Relaxed) {
                     self.has_risen.store(false, Ordering::Relaxed);
                 }
+                if number == 0 {
+                    // The task runs on another thread.
+                    let _ = self.with_port(interface::in_vain);
+                }
                 return;
             };
             let is_last = self.queue.is_empty();

@@ -1,6 +1,6 @@
 //! What a runtime knows of one socket: whether it is ready, and who waits for that.
 //!
-//! A socket is registered once, for edges in both directions. Readiness is kept here until an operation finds that it has
+//! A socket is registered once, for edges in both directions: one that was accepted when an operation would block. Readiness is kept here until an operation finds that it has
 //! gone; so an operation on a socket that is ready costs its own system call, and no other.
 
 use std::io;
@@ -11,7 +11,7 @@ use slab::Slab;
 use socknotify::{Entry, Events};
 
 use crate::sync::Waiter;
-use crate::sync::checked::{AtomicU32, Mutex, Ordering, lock};
+use crate::sync::checked::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
 
 /// A direction in which a socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub(crate) enum Direction {
 pub(crate) struct Source {
     /// Its place among the sources.
     pub(crate) key: usize,
+    is_registered: AtomicBool,
     directions: [State; 2],
 }
 
@@ -212,10 +213,26 @@ impl Source {
         self.state(direction).clear(seen);
     }
 
-    /// An operation has taken what was there. If the stream has ended, no other report comes.
+    /// Have it registered, if nobody has yet.
+    pub(crate) fn register<E>(&self, register: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        // Two tasks may come here at once. This lock is as good as another.
+        let _waiting = lock(&self.directions[0].waiting);
+        if !self.is_registered() {
+            register()?;
+            self.is_registered.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn is_registered(&self) -> bool {
+        self.is_registered.load(Ordering::Acquire)
+    }
+
+    /// An operation has taken what was there. If the stream has ended, or it is not registered, no other report comes.
     #[inline]
     pub(crate) fn drained(&self, direction: Direction, seen: Seen) {
-        if seen.0 & OVER == 0 {
+        if seen.0 & OVER == 0 && self.is_registered() {
             self.clear(direction, seen);
         }
     }

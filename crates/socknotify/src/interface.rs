@@ -28,6 +28,12 @@ pub fn on_raise(port: &CompletionPort, call: impl Fn() + Send + Sync + 'static) 
     port.system().on_raise(Box::new(call));
 }
 
+/// What this thread has dequeued last was nothing to do, for instance the readiness of a socket with which another thread works. So
+/// while others run, this one does not poll in their place.
+pub fn in_vain(port: &CompletionPort) {
+    port.system().in_vain();
+}
+
 /// Have ENABLE take any descriptor, as in [`Registration::descriptor`].
 #[cfg(unix)]
 pub fn any_descriptor(mut registration: Registration<'_>) -> Registration<'_> {

@@ -96,7 +96,7 @@ impl TcpListener {
         &self,
         (stream, peer): (std::net::TcpStream, SocketAddr),
     ) -> io::Result<(TcpStream, SocketAddr)> {
-        let stream = Async::of_nonblocking(stream, Arc::clone(self.0.shared()))?;
+        let stream = Async::of_accepted(stream, Arc::clone(self.0.shared()))?;
         Ok((TcpStream(stream), peer))
     }
 }

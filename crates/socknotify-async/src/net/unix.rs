@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{self, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{ReadHalf, WriteHalf, impl_stream, split, wrap};
 use crate::source::Direction;
-use crate::{context, sleep};
+use crate::{Async, context, sleep};
 
 wrap! {
     /// A Unix listener.
@@ -91,7 +92,9 @@ impl UnixListener {
     /// next try.
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         let (stream, peer) = self.0.read_with(|listener| listener.accept()).await?;
-        Ok((UnixStream::new(stream, self.0.shared())?, peer))
+        stream.set_nonblocking(true)?;
+        let stream = Async::of_accepted(stream, Arc::clone(self.0.shared()))?;
+        Ok((UnixStream(stream), peer))
     }
 }
 

@@ -827,6 +827,43 @@ fn is_pending_for(future: Pin<&mut impl Future>, waker: &Waker) -> bool {
     future.poll(&mut Context::from_waker(waker)).is_pending()
 }
 
+/// What is there before is read, and many a short connection ends, without that.
+#[test]
+fn an_accepted_connection_is_registered_when_it_would_block() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let registrations = || runtime.handle().snapshot().and_then(|it| it.registrations);
+    run_on(&runtime, async {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let before = registrations();
+        for waits_first in [false, true] {
+            let mut client = std::net::TcpStream::connect(listener.local_addr()?)?;
+            client.set_read_timeout(Some(PATIENCE))?;
+            let mut stream = listener.accept().await?.0;
+            client.write_all(b"ab")?;
+            let mut bytes = [0; 8];
+            if waits_first {
+                stream.readable().await?;
+                stream.read_exact(&mut bytes[..2]).await?;
+            } else {
+                // A byte, and then all there is.
+                stream.read_exact(&mut bytes[..1]).await?;
+                assert_eq!(stream.read(&mut bytes).await?, 1);
+                stream.write_all(b"c").await?;
+                client.read_exact(&mut bytes[..1])?;
+                assert_eq!(registrations(), before);
+            }
+            let mut reads = pin!(stream.read(&mut bytes));
+            assert!(is_pending(reads.as_mut()));
+            assert_eq!(registrations(), before.map(|count| count + 1));
+            client.write_all(b"d")?;
+            assert_eq!(reads.await?, 1);
+            drop(stream);
+            assert_eq!(registrations(), before);
+        }
+        Ok(())
+    })
+}
+
 #[cfg(unix)]
 #[test]
 fn an_accepted_connection_is_non_blocking_and_not_inherited() -> io::Result<()> {

@@ -374,6 +374,12 @@ impl<B: Backend> Engine<B> {
         polling <= self.pollers() && !is_quick_beside()
     }
 
+    /// What this thread has dequeued last was nothing to do. It counts as if another one had dequeued since, which works with that:
+    /// each edge of its socket would wake this one.
+    pub(crate) fn in_vain(&self) {
+        self.last.store(0, Ordering::Relaxed);
+    }
+
     /// Those that run keep up with what is ready.
     #[inline]
     fn found_nothing(&self) {

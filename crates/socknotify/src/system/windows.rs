@@ -115,6 +115,12 @@ impl SystemPort {
         }
     }
 
+    pub(crate) fn in_vain(&self) {
+        if let SystemPort::Engine(engine) = self {
+            engine.in_vain();
+        }
+    }
+
     pub(crate) fn ask_next(&self) {
         if let SystemPort::Engine(engine) = self {
             engine.ask_next();
