@@ -1,14 +1,14 @@
 //! What the interfaces above this one need and no program does: `socknotify-c`, `socknotify.dll` and `socknotify-async`.
 
-pub use crate::crew::{Crew, OnLimit};
-use crate::registration::Extra;
-pub use crate::slow::SlowWatch;
-pub use crate::sys::{Process, accept};
+pub use crate::os::{Process, accept};
+pub use crate::owned::serve::crew::{Crew, OnLimit};
 #[cfg(windows)]
-pub use crate::system::host::{
+pub use crate::port::host::{
     closing, feed, is_own, kernel_port, port_on, say_closes, status, wake,
 };
-pub use crate::wheel::Wheel;
+pub use crate::port::slow::SlowWatch;
+pub use crate::support::wheel::Wheel;
+use crate::values::registration::Extra;
 use crate::{CompletionPort, EventFilter, Registration, owned};
 
 /// Call this before the first port is made where threads are not Rust's, and nobody is told of slow ones.

@@ -135,43 +135,26 @@ compile_error!("socknotify supports Linux, Windows, macOS and its relatives, and
 extern crate simulated_std as std;
 
 mod backend;
-mod burst;
-mod crew;
-mod drops;
 mod engine;
-mod entry;
-mod error;
+mod files;
 #[doc(hidden)]
 pub mod interface;
-mod lock;
-#[cfg(windows)]
-mod native;
-mod operations;
+mod os;
 pub mod owned;
 #[doc = include_str!("../GUIDE.md")]
 pub mod guide {}
-mod pages;
 mod port;
-mod registration;
-mod slots;
-mod slow;
-mod sys;
-mod system;
-mod threads;
-mod wheel;
-#[cfg(all(test, not(interleavings)))]
-mod wheel_tests;
-#[cfg(windows)]
-mod windows;
+mod support;
+mod values;
 
 pub use backend::{Backend, UnknownBackend};
-pub use entry::{Entry, Events, Origin};
-pub use error::{Error, RegisterError, RegistrationError};
 #[cfg(unix)]
-pub use operations::Overlapped;
+pub use files::Overlapped;
 pub use port::{Builder, CompletionPort, default_concurrency};
-pub use registration::{EventFilter, Operation, Registration, Trigger};
-pub use threads::{SlowThread, Snapshot, WakePolicy};
+pub use values::entry::{Entry, Events, Origin};
+pub use values::error::{Error, RegisterError, RegistrationError};
+pub use values::registration::{EventFilter, Operation, Registration, Trigger};
+pub use values::snapshot::{SlowThread, Snapshot, WakePolicy};
 
 /// The program in the README compiles.
 #[cfg(doctest)]

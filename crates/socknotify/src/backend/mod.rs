@@ -6,6 +6,8 @@ mod afd;
 mod epoll;
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
 mod kqueue;
+#[cfg(windows)]
+pub(crate) mod native;
 
 use std::fmt;
 use std::str::FromStr;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::interest::{ArmError, Interest, Word};
+use super::table::interest::{ArmError, Interest, Word};
 use super::table::{Outcome, Table};
 use super::threads::Taking;
-use crate::entry::Arming;
-use crate::sys::Fd;
+use crate::os::Fd;
+use crate::values::entry::Arming;
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// An interest that a call arms, and what became of it.

@@ -13,14 +13,14 @@ use std::time::Duration;
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
-use super::interest::Flag;
+use super::table::interest::Flag;
 use super::{
     Arm, ArmError, Backend, Caller, DESCRIPTOR, Engine, Interest, Left, Mode, Polls, Report,
     Reports, Table, Taking, Wait, Waited,
 };
-use crate::entry::Arming;
-use crate::registration::Extra;
-use crate::sys::Fd;
+use crate::os::Fd;
+use crate::values::entry::Arming;
+use crate::values::registration::Extra;
 use crate::{
     Entry, Error, EventFilter, Events, Registration, RegistrationError, Trigger, WakePolicy,
 };

@@ -19,26 +19,22 @@
 //!
 //! A thread that holds one of these locks takes only those below it.
 //!
-//! 1. `operations`: the ring's locks (`crate::operations`); `owned`, in this order: a timer's slot, the schedule of
+//! 1. `operations`: the ring's locks (`crate::files`); `owned`, in this order: a timer's slot, the schedule of
 //!    deadlines, a connection's slot; or the connections that are left when the port closes, and their slots; or the list
 //!    of messages (`crate::owned`).
 //! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
 //! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
 //! 4. Where a thread's worker says what it has taken ([`threads::Holder`]).
 //! 5. A backend's own locks.
-//! 6. The owners' table of the process (`crate::sys`). No system call is made under it.
+//! 6. The owners' table of the process (`crate::os`). No system call is made under it.
 //!
 //! The locks of helper threads, and of a listener's list, guard nothing else and are held for a moment.
 
-mod apply;
 mod backend;
-mod collect;
-mod interest;
-pub(crate) mod sync;
+mod owned;
+mod serve;
 mod table;
 mod threads;
-mod trusted;
-mod wait;
 
 #[cfg(all(test, interleavings))]
 pub(crate) mod interleavings;
@@ -53,16 +49,16 @@ use std::time::{Duration, Instant};
 pub(crate) use self::backend::{
     Arm, Backend, Caller, DESCRIPTOR, Polls, Report, Reports, Wait, Waited,
 };
-pub(crate) use self::interest::{ArmError, Interest, Mode};
+pub(crate) use self::table::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Left, Outcome, Table};
 pub(crate) use self::threads::{Taking, leave_threads_unnamed};
 
-use self::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use self::threads::{
     AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Permits, Roster, Rules, Scheduler, UNLIMITED,
     Wake,
 };
-use crate::sys::{Fd, Owner, Process};
+use crate::os::{Fd, Owner, Process};
+use crate::support::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::{Entry, Error, Registration, RegistrationError, SlowThread, Snapshot, WakePolicy};
 
 /// A completion port on top of a backend.
@@ -230,7 +226,7 @@ impl<B: Backend> Engine<B> {
             queued: AtomicUsize::new(0),
             skips: AtomicU32::new(0),
             asked: AtomicU64::new(0),
-            due: AtomicU64::new(collect::NEVER),
+            due: AtomicU64::new(serve::collect::NEVER),
             turn: AtomicBool::new(false),
             stale: AtomicU64::new(0),
             last: std::sync::atomic::AtomicUsize::new(0),

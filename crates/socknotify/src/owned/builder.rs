@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::{FileDriver, Port};
-use crate::operations::DEFAULT_THREADS;
+use crate::files::DEFAULT_THREADS;
 use crate::{Backend, CompletionPort, Error, WakePolicy};
 
 /// Options for a new [`Port`].

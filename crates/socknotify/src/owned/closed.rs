@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::vec;
 
 use super::FileCompletion;
-use super::connections::drop_all;
+use super::slot::connections::drop_all;
 
 /// What was left in a port when it was [closed](super::Port::close).
 ///

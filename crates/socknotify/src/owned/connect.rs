@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use super::connections::Node;
+use super::slot::connections::Node;
 use super::{Event, Held, Id, Interest, Port, Source};
-use crate::{EventFilter, Events, sys};
+use crate::{EventFilter, Events, os};
 
 /// What a port can [connect](Port::connect) to.
 pub trait Connect {
@@ -48,7 +48,7 @@ fn begin(domain: Domain, protocol: Option<Protocol>, address: &SockAddr) -> io::
     let socket = Socket::new(domain, Type::STREAM, protocol)?;
     socket.set_nonblocking(true)?;
     match socket.connect(address) {
-        Err(error) if !sys::is_connecting(&error) => Err(error),
+        Err(error) if !os::is_connecting(&error) => Err(error),
         _ => Ok(socket),
     }
 }
@@ -184,7 +184,7 @@ pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> E
 /// What it waited for did not come in time. That may be another condition, of one that is there.
 #[cold]
 pub(super) fn not_in_time<T: Source, M>(mut node: Box<Node<T>>) -> Event<T, M> {
-    let events = sys::conditions(node.readiness.socket(), EventFilter::OUT);
+    let events = os::conditions(node.readiness.socket(), EventFilter::OUT);
     if events.contains(Events::ERR) {
         return outcome(node, events);
     }

@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::record::Reasons;
-use super::timers::Action;
+use super::slot::record::Reasons;
+use super::time::timers::Action;
 use super::{Held, Id, Port, Source};
 
 impl<T, M> Port<T, M> {

@@ -2,13 +2,13 @@
 
 use std::fs::File;
 
-use super::packet::Packet;
 use super::port::Shared;
-use super::timers::{Action, TimerId};
+use super::slot::packet::Packet;
+use super::time::timers::{Action, TimerId};
 use super::{
     AdoptError, BeginError, FileCompletion, FileDriver, FileOperation, OperationId, Port, PortFile,
 };
-use crate::operations::Reason;
+use crate::files::Reason;
 
 impl<T, M> Port<T, M> {
     /// Adopts a file, so that operations on it complete on this port.

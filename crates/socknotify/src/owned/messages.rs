@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::connections::drop_all;
-use super::packet::Packet;
 use super::port::{Notice, Port, Shared};
-use super::timers::{Action, Make, TimerId};
-use crate::lock::lock;
-use crate::operations::Reason;
+use super::slot::connections::drop_all;
+use super::slot::packet::Packet;
+use super::time::timers::{Action, Make, TimerId};
+use crate::files::Reason;
+use crate::support::lock::lock;
 use crate::{Entry, Error};
 
 /// A time that never comes.

@@ -127,62 +127,42 @@
 //! # }
 //! ```
 
-// Each group uses those before it.
-mod buffered;
-mod buffers;
-mod interest;
-#[cfg(all(test, interleavings))]
-mod interleavings;
-mod limited;
-mod packet;
-mod readiness;
-mod record;
-mod source;
-
-// The state of a port.
-mod connections;
-mod deadlines;
-mod held;
-mod listener;
-mod timers;
-
-mod event;
-mod port;
-
-// What a port does.
 mod builder;
 mod closed;
 mod connect;
 mod drain;
+mod event;
 mod files;
-mod linger;
+mod held;
+mod interest;
 mod listen;
 mod messages;
 mod offload;
-mod outbox;
-mod serve;
+mod port;
+pub(crate) mod serve;
+mod slot;
+mod source;
+mod time;
 mod worker;
 
-pub use crate::operations::{
-    Buffer, FileCompletion, FileDriver, FileOperation, OperationId, PortFile,
-};
-pub use buffered::Buffered;
-pub use buffers::{Input, Output, unacknowledged};
+pub use crate::files::{Buffer, FileCompletion, FileDriver, FileOperation, OperationId, PortFile};
 pub use builder::Builder;
 pub use closed::Closed;
 pub use connect::{Connect, connect_to};
-pub use connections::Id;
 pub use event::Event;
+pub use held::buffered::Buffered;
+pub use held::buffers::{Input, Output, unacknowledged};
+pub use held::limited::Limited;
+pub use held::outbox::{Outbox, OutboxError, Sender};
+pub use held::readiness::{Io, Readiness, Stream};
 pub use held::{AdoptError, Held};
 pub use interest::Interest;
-pub use limited::Limited;
-pub use listener::{Listen, Listening};
+pub use listen::listener::{Listen, Listening};
 pub use messages::SendError;
 pub use offload::BeginError;
-pub use outbox::{Outbox, OutboxError, Sender};
 pub use port::{Port, SharedTrigger};
-pub use readiness::{Io, Readiness, Stream};
 pub use serve::{Serving, ServingThreads, SlowHandler};
+pub use slot::connections::Id;
 pub use source::{BorrowedSocket, OwnedSocket, Source};
-pub use timers::TimerId;
+pub use time::timers::TimerId;
 pub use worker::Worker;

@@ -7,20 +7,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::{fmt, io};
 
-use super::connections::{Connections, NEVER, Node, Place, Room, ToDo, Wish, drop_all};
-use super::deadlines::Deadlines;
 use super::messages::Message;
-use super::packet::Packet;
-use super::record::Reasons;
+use super::slot::connections::{Connections, NEVER, Node, Place, Room, ToDo, Wish, drop_all};
+use super::slot::packet::Packet;
+use super::slot::record::Reasons;
 use super::source::{Source, raw};
-use super::timers::{Make, Timers};
+use super::time::deadlines::Deadlines;
+use super::time::timers::{Make, Timers};
 use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
-use crate::burst;
-use crate::crew::Crew;
-use crate::lock::{self, lock};
-use crate::operations::{DEFAULT_THREADS, Helpers, Operations};
-use crate::slots::Token;
-use crate::sys::RawSocket;
+use crate::files::{DEFAULT_THREADS, Helpers, Operations};
+use crate::os::RawSocket;
+use crate::owned::serve::crew::Crew;
+use crate::support::burst;
+use crate::support::lock::{self, lock};
+use crate::support::slots::Token;
 use crate::{
     CompletionPort, Error, EventFilter, RegisterError, Registration, RegistrationError, Snapshot,
     Trigger,

@@ -1,9 +1,9 @@
 //! [`Source`]: a value with a socket in it.
 
 use super::Id;
-use crate::sys::{self, AsSocket, RawSocket};
+use crate::os::{self, AsSocket, RawSocket};
 
-pub use crate::sys::{BorrowedSocket, OwnedSocket};
+pub use crate::os::{BorrowedSocket, OwnedSocket};
 
 /// A value with a socket in it, which a [`Port`](super::Port) can own.
 ///
@@ -137,5 +137,5 @@ impl<S: AsSocket + ?Sized> Source for S {
 /// What the system calls its socket.
 #[inline]
 pub(super) fn raw<S: Source + ?Sized>(source: &S) -> RawSocket {
-    sys::raw(&source.socket())
+    os::raw(&source.socket())
 }

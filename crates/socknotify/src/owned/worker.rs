@@ -7,18 +7,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connect;
-use super::connections::{Armed, Looked, NEVER, Node, Resident, ToDo, Wish, drop_all};
-use super::linger;
-use super::listener::{Listener, Round, is_none};
+use super::held::linger;
+use super::listen::listener::{Listener, Round, is_none};
 use super::messages::Message;
-use super::packet::{Packet, is_to_take};
 use super::port::{Notice, Shared};
-use super::record::Reasons;
+use super::slot::connections::{Armed, Looked, NEVER, Node, Resident, ToDo, Wish, drop_all};
+use super::slot::packet::{Packet, is_to_take};
+use super::slot::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
-use crate::burst;
 use crate::engine::{Caller, Left, Polls, Taking};
-use crate::lock::lock;
-use crate::sys;
+use crate::os;
+use crate::support::burst;
+use crate::support::lock::lock;
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
 /// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
@@ -663,7 +663,7 @@ fn other_event<T: Source, M>(
         }
         Some(Reasons::TIMED_OUT) => {
             // A condition may have held first, and its report be on the way still.
-            match sys::conditions(node.readiness.socket(), filter) {
+            match os::conditions(node.readiness.socket(), filter) {
                 events if !events.is_empty() => other_event(node, None, events, filter),
                 _ if node.readiness.is_connecting() => connect::not_in_time(node),
                 _ => Event::TimedOut(Held::from_node(node)),

@@ -19,8 +19,8 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use super::device::{Devices, LOCAL_CLOSE, Poll};
 use super::refusal;
 use crate::RegistrationError;
-use crate::sys::{self, Fd, RawSocket};
-use crate::windows::port::{self, KernelPort};
+use crate::os::windows::port::{self, KernelPort};
+use crate::os::{self, Fd, RawSocket};
 
 /// The key of all packets.
 const KEY: usize = 0;
@@ -124,7 +124,7 @@ fn begin(devices: &mut Devices, port: &KernelPort, fd: Fd) -> io::Result<*mut Po
 }
 
 fn lock() -> MutexGuard<'static, Option<Closes>> {
-    crate::lock::lock(&CLOSES)
+    crate::support::lock::lock(&CLOSES)
 }
 
 /// A value that distinguishes the socket with this number from all others that ever had it.
@@ -150,7 +150,7 @@ pub(crate) fn say() {
 /// The handle with this value is about to be closed.
 pub(crate) fn closing(value: usize) {
     if are_said() {
-        if let (Some(closes), Some(fd)) = (&mut *lock(), sys::fd(value as RawSocket)) {
+        if let (Some(closes), Some(fd)) = (&mut *lock(), os::fd(value as RawSocket)) {
             closes.sockets.remove(&fd);
         }
     }

@@ -28,9 +28,9 @@ use windows_sys::Win32::System::WindowsProgramming::{
     FILE_SKIP_COMPLETION_PORT_ON_SUCCESS, FILE_SKIP_SET_EVENT_ON_HANDLE,
 };
 
-use crate::sys::{self, Fd};
-use crate::windows::calls;
-use crate::windows::port::{self, KernelPort};
+use crate::os::windows::calls;
+use crate::os::windows::port::{self, KernelPort};
+use crate::os::{self, Fd};
 
 pub(super) const RECEIVE: u32 = 0x0001;
 pub(super) const RECEIVE_EXPEDITED: u32 = 0x0002;
@@ -216,7 +216,7 @@ impl Device {
     /// Poll a socket without waiting. Returns which of these conditions hold.
     pub(super) fn poll_one(&self, fd: Fd, events: u32) -> u32 {
         calls::note();
-        let handle = sys::handle(fd);
+        let handle = os::handle(fd);
         if is_unfinished(handle) {
             return 0;
         }
@@ -371,7 +371,7 @@ impl Devices {
 
     /// Begin to poll a socket for these conditions.
     pub(super) fn begin(&mut self, port: &KernelPort, fd: Fd, events: u32) -> io::Result<Begun> {
-        let handle = sys::handle(fd);
+        let handle = os::handle(fd);
         if is_unfinished(handle) {
             return Err(error(STATUS_INVALID_HANDLE));
         }

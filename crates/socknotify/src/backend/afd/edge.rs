@@ -20,8 +20,8 @@ use super::packets::EDGES;
 use super::winsock;
 use crate::Events;
 use crate::engine::Interest;
-use crate::sys::Fd;
-use crate::windows::port::{self, KernelPort};
+use crate::os::Fd;
+use crate::os::windows::port::{self, KernelPort};
 
 /// A poll in progress.
 #[derive(Clone, Copy)]

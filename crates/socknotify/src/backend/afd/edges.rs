@@ -29,8 +29,8 @@ use windows_sys::Win32::System::Threading::{
 
 use super::conditions::FIRST;
 use super::device::{self, select_events, take_events};
-use crate::sys::{self, Fd};
-use crate::windows::port::{self, KernelPort};
+use crate::os::windows::port::{self, KernelPort};
+use crate::os::{self, Fd};
 
 #[link(name = "ntdll")]
 unsafe extern "system" {
@@ -86,7 +86,7 @@ impl Edges {
             is_closed: false,
         };
         select_events(
-            sys::handle(fd),
+            os::handle(fd),
             edges.event.as_raw_handle(),
             edges.conditions,
         )?;
@@ -122,7 +122,7 @@ impl Edges {
         // SAFETY: the destination lives as long as this.
         unsafe { (*self.destination).posted.store(false, Ordering::SeqCst) };
         self.is_stale = false;
-        let socket = sys::handle(self.fd);
+        let socket = os::handle(self.fd);
         take_events(socket).map_or_else(|_| take_network_events(socket), recorded)
     }
 
@@ -193,7 +193,7 @@ impl Drop for Edges {
     fn drop(&mut self) {
         if !self.is_closed {
             // This fails if the handle is no socket.
-            let _ = select_events(sys::handle(self.fd), null_mut(), 0);
+            let _ = select_events(os::handle(self.fd), null_mut(), 0);
         }
         self.wait = None;
         // SAFETY: the wait has ended, and nobody reads the destination any more.
@@ -299,11 +299,11 @@ mod tests {
     fn the_driver_tells_what_winsock_would() -> io::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = KernelPort::new()?;
-        let socket = |socket: &TcpStream| sys::fd(socket.as_raw_socket()).expect("it is a socket");
-        let listens = sys::fd(listener.as_raw_socket()).expect("it is a socket");
+        let socket = |socket: &TcpStream| os::fd(socket.as_raw_socket()).expect("it is a socket");
+        let listens = os::fd(listener.as_raw_socket()).expect("it is a socket");
         for take in [
-            |fd| take_events(sys::handle(fd)).map(recorded),
-            |fd| Ok(take_network_events(sys::handle(fd))),
+            |fd| take_events(os::handle(fd)).map(recorded),
+            |fd| Ok(take_network_events(os::handle(fd))),
         ] {
             let listening = Edges::new(&port, 1, listens, device::SEND)?;
             let mut peer = TcpStream::connect(listener.local_addr()?)?;
@@ -351,7 +351,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let _peer = TcpStream::connect(listener.local_addr()?)?;
         let (socket, _) = listener.accept()?;
-        let fd = sys::fd(socket.as_raw_socket()).expect("it is a socket");
+        let fd = os::fd(socket.as_raw_socket()).expect("it is a socket");
         let port = KernelPort::new()?;
         let (mut packets, mut posted) = (Vec::new(), 0);
         for round in 0..1000 {

@@ -57,12 +57,12 @@ use self::state::{State, is_checked};
 use crate::engine::{
     Arm, ArmError, Backend, Interest, Mode, Outcome, Report, Reports, Table, Wait, Waited,
 };
-use crate::lock::lock;
-use crate::sys::Fd;
-use crate::windows::alarm::Alarm;
-use crate::windows::codes;
-use crate::windows::port::KernelPort;
-use crate::{Entry, Error, EventFilter, RegistrationError, sys};
+use crate::os::Fd;
+use crate::os::windows::alarm::Alarm;
+use crate::os::windows::codes;
+use crate::os::windows::port::KernelPort;
+use crate::support::lock::lock;
+use crate::{Entry, Error, EventFilter, RegistrationError, os};
 
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
@@ -168,7 +168,7 @@ impl Backend for Afd {
     fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {
         // A handle that is no socket has no kind.
         winsock::kind(fd).map_err(|error| refusal(&error))?;
-        if winsock::base(fd).map_err(|error| refusal(&error))? != sys::handle(fd).addr() {
+        if winsock::base(fd).map_err(|error| refusal(&error))? != os::handle(fd).addr() {
             return Err(RegistrationError::Os(WSAEOPNOTSUPP));
         }
         closes::identify(fd).map_err(|error| refusal(&error))

@@ -7,7 +7,7 @@ use super::device::Poll;
 use super::state::State;
 use crate::Entry;
 use crate::engine::{Report, Table, Waited};
-use crate::sys::Fd;
+use crate::os::Fd;
 
 /// The kind of a packet that is this backend's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use super::edges::Edges;
 use super::packets::{POLL, WAKE};
 use super::{Afd, closes, refusal, winsock};
 use crate::engine::{ArmError, Interest, Mode, Report, Table};
-use crate::sys::Fd;
-use crate::windows::port::KernelPort;
+use crate::os::Fd;
+use crate::os::windows::port::KernelPort;
 use crate::{Events, RegistrationError};
 
 /// The state of a port on the driver, under its lock.

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::windows::{calls, port::is_wine};
+use crate::os::windows::{calls, port::is_wine};
 use crate::{Backend, CompletionPort, Entry, EventFilter, Registration, Trigger};
 
 fn port() -> CompletionPort {

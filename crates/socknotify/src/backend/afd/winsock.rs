@@ -8,7 +8,7 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 
 use super::conditions::Kind;
-use crate::sys::{self, Fd};
+use crate::os::{self, Fd};
 
 /// `getsockopt(SO_TYPE)` — What kind of socket it is.
 pub(super) fn kind(fd: Fd) -> io::Result<Kind> {
@@ -25,7 +25,7 @@ pub(super) fn option(fd: Fd, name: i32) -> io::Result<i32> {
     // SAFETY: the value is there for the call, and as long as it says.
     let status = unsafe {
         let value = (&raw mut value).cast();
-        let socket = sys::handle(fd).addr();
+        let socket = os::handle(fd).addr();
         getsockopt(socket, SOL_SOCKET, name, value, &mut length)
     };
     if status == 0 {
@@ -42,7 +42,7 @@ pub(super) fn option(fd: Fd, name: i32) -> io::Result<i32> {
 pub(super) fn base(fd: Fd) -> io::Result<SOCKET> {
     /// More than there are.
     const LAYERS: usize = 32;
-    let mut socket = sys::handle(fd).addr();
+    let mut socket = os::handle(fd).addr();
     for _ in 0..LAYERS {
         let broken = match handle_beneath(socket, SIO_BASE_HANDLE) {
             Err(error) if error.raw_os_error() != Some(WSAENOTSOCK) => error,

@@ -24,8 +24,8 @@ use self::sys::{Data, Errno, Reported};
 use crate::engine::{
     Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
 };
-use crate::sys::calls::{call_error, refusal};
-use crate::sys::{Fd, RawSocket};
+use crate::os::calls::{call_error, refusal};
+use crate::os::{Fd, RawSocket};
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// An `epoll` set and the means to wake its waiters.
@@ -66,7 +66,7 @@ struct Polled {
 
 /// `poll` — Which of these conditions hold, or an error, which counts in any case.
 pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
-    let Some(fd) = crate::sys::fd(socket) else {
+    let Some(fd) = crate::os::fd(socket) else {
         return Events::empty();
     };
     let mut poll = translate::pollfd(socket, filter);

@@ -12,9 +12,9 @@ use rustix::event::{EventfdFlags, Timespec};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
-use crate::sys::Fd;
-pub(super) use crate::sys::calls::{Errno, poll_now};
-use crate::sys::calls::{errno, option_of};
+use crate::os::Fd;
+pub(super) use crate::os::calls::{Errno, poll_now};
+use crate::os::calls::{errno, option_of};
 
 /// A descriptor by its number. It may be closed, or another one's: the kernel checks that, and only watches it.
 #[inline]

@@ -2,7 +2,7 @@
 
 use super::sys::{self, Kind};
 use crate::engine::{Interest, Mode};
-use crate::sys::Fd;
+use crate::os::Fd;
 use crate::{EventFilter, Events};
 
 const IN: u32 = libc::EPOLLIN as u32;

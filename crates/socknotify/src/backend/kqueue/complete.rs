@@ -8,7 +8,7 @@ use super::identity::{self, Kind};
 use super::sys::{Filter, poll_now};
 use super::translate::Knotes;
 use crate::engine::{Report, Table};
-use crate::sys::{Fd, RawSocket};
+use crate::os::{Fd, RawSocket};
 use crate::{EventFilter, Events};
 
 /// A report, and the kind of its descriptor.
@@ -88,7 +88,7 @@ pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
     const ENDS: i16 = libc::POLLRDHUP;
     #[cfg(not(target_os = "linux"))]
     const ENDS: i16 = libc::POLLHUP;
-    let Some(fd) = crate::sys::fd(socket) else {
+    let Some(fd) = crate::os::fd(socket) else {
         return Events::empty();
     };
     let wanted = filter.wanted();

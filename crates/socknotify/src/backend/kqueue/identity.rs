@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::sys::{self, Access, Errno, Event, Filter, Queue, flags};
-use crate::lock::lock;
-use crate::pages::SharedPages;
-use crate::sys::{Fd, Process};
+use crate::os::{Fd, Process};
+use crate::support::lock::lock;
+use crate::support::pages::SharedPages;
 
 struct Identities {
     process: Process,

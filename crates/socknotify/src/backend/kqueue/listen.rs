@@ -7,8 +7,8 @@ use super::identity::{self, Kind};
 use super::sys::{self, Errno};
 use super::{Kqueue, systems, timer};
 use crate::engine::{ArmError, Outcome, Table};
-use crate::lock::lock;
-use crate::sys::Fd;
+use crate::os::Fd;
+use crate::support::lock::lock;
 
 impl Kqueue {
     /// A socket was registered.

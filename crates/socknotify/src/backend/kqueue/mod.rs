@@ -65,10 +65,10 @@ use self::waker::Waker;
 use crate::engine::{
     Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Reports, Table, Wait, Waited,
 };
-use crate::lock::lock;
-use crate::pages::SharedPages;
-use crate::sys::Fd;
-use crate::sys::calls::{call_error, refusal};
+use crate::os::Fd;
+use crate::os::calls::{call_error, refusal};
+use crate::support::lock::lock;
+use crate::support::pages::SharedPages;
 use crate::{Entry, Error, RegistrationError};
 
 /// A kqueue, and the means to wake the waiting thread.

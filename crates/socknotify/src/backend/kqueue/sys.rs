@@ -11,9 +11,9 @@ use kqueue_stand_in as kernel;
 use libc as kernel;
 
 use super::identity::Kind;
-pub(super) use crate::sys::calls::{Errno, poll_now};
-use crate::sys::calls::{errno, option_of, outcome};
-use crate::sys::{Fd, Process};
+pub(super) use crate::os::calls::{Errno, poll_now};
+use crate::os::calls::{errno, option_of, outcome};
+use crate::os::{Fd, Process};
 
 /// What a change does. The systems have it in integers of several widths.
 pub(super) mod flags {

@@ -10,8 +10,8 @@ use super::sys::{Event as Change, Filter, Queue, calls, flags};
 use super::waker::Waker;
 use super::{Kqueue, identity, systems};
 use crate::engine::Engine;
+use crate::os::Fd;
 use crate::owned::{Event, Interest, Port};
-use crate::sys::Fd;
 use crate::{Entry, EventFilter, Events, Registration, RegistrationError, Trigger, WakePolicy};
 
 const ONCE: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);

@@ -15,7 +15,7 @@ use std::ops::Deref;
 use super::identity::{self, Kind};
 use super::sys::{self, Access, Event, Filter, flags};
 use crate::engine::{Interest, Mode};
-use crate::sys::Fd;
+use crate::os::Fd;
 use crate::{EventFilter, Events};
 
 /// How the filters of a descriptor were added, which they keep.

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use crate::engine::sync::AtomicU64;
+use crate::support::sync::AtomicU64;
 
 const PERMIT: u64 = 1;
 const POLLING: u64 = 1 << 24;

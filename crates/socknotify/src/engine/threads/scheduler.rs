@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::gate::{Flag, Gate, Load};
-use crate::engine::sync::Condvar;
+use crate::support::sync::Condvar;
 
 /// What a parked thread waits in. Each thread has its own.
 pub(in crate::engine) type Parker = Arc<Condvar>;

@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 
 use super::scheduler::Parker;
-use crate::engine::sync::{AtomicU64, Mutex, lock, thread_local};
-use crate::sys::Fd;
+use crate::os::Fd;
+use crate::support::sync::{AtomicU64, Mutex, lock, thread_local};
 
 /// Level-triggered registrations that were delivered to a thread, with their generations.
 pub(in crate::engine) type Levels = Vec<(Fd, u32)>;

@@ -17,9 +17,9 @@ use super::limit::PERIOD;
 use super::scheduler::Parker;
 use crate::WakePolicy;
 use crate::engine::backend::Backend;
-use crate::engine::sync::{self, lock};
 use crate::engine::{Engine, Guard};
-use crate::sys::on_time;
+use crate::os::on_time;
+use crate::support::sync::{self, lock};
 
 /// A sleep of no more than this has to end on time.
 const SHORT: Duration = Duration::from_micros(200);

@@ -1,0 +1,248 @@
+//! Windows: overlapped operations, on the port itself.
+//!
+//! A file that was opened for overlapped operations (`FILE_FLAG_OVERLAPPED`) is associated with the port when it is
+//! adopted. Other files, and `sync` operations, have no overlapped operations: helper threads perform them.
+
+#![allow(unsafe_code, reason = "the kernel writes into memory after the call")]
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::windows::io::AsRawHandle;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{
+    ERROR_HANDLE_EOF, ERROR_IO_PENDING, HANDLE, RtlNtStatusToDosError, STATUS_CANCELLED,
+    STATUS_END_OF_FILE, STATUS_PENDING,
+};
+use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
+use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
+
+use super::helpers::Ticket;
+use super::request::{Association, Kind, Request};
+use super::{Begun, Completed, FileDriver, Operations};
+use crate::Entry;
+use crate::port::system::SystemPort;
+use crate::support::lock::lock;
+
+/// What this does.
+pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
+
+/// How long closing waits before it looks what has completed.
+pub(super) const TICK: Duration = Duration::from_millis(1);
+
+/// A port whose packets are those of the kernel's.
+pub(super) struct KernelIo {
+    /// Different for each.
+    id: u64,
+    port: SystemPort,
+    in_flight: Mutex<InFlight>,
+}
+
+#[derive(Default)]
+struct InFlight {
+    /// The structures that the kernel uses, by the keys of operations.
+    pending: HashMap<usize, PendingIo>,
+    /// The keys, by the addresses of these structures.
+    keys: HashMap<usize, usize>,
+    /// Structures that the kernel does not use any more.
+    spare: Vec<*mut OVERLAPPED>,
+}
+
+struct PendingIo {
+    handle: HANDLE,
+    overlapped: *mut OVERLAPPED,
+}
+
+// SAFETY: the pointers are to memory that is handed back and forth between this and the kernel, under the lock; handles
+// belong to the process.
+unsafe impl Send for InFlight {}
+
+impl KernelIo {
+    pub(super) fn probe() -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Operations that complete on this port.
+    pub(super) fn new(_: &Arc<Operations>, port: &SystemPort) -> io::Result<Arc<Self>> {
+        static PORTS: AtomicU64 = AtomicU64::new(0);
+        Ok(Arc::new(KernelIo {
+            id: PORTS.fetch_add(1, Ordering::Relaxed),
+            port: port.clone(),
+            in_flight: Mutex::default(),
+        }))
+    }
+
+    /// `CreateIoCompletionPort` — Have the operations on a file complete on the port under this key, if it was opened
+    /// for that.
+    pub(super) fn associate(&self, file: &File, key: usize) -> Association {
+        let associated = self.port.associate(file.as_raw_handle(), key);
+        associated.ok().map(|()| self.id)
+    }
+
+    /// Begin an operation.
+    ///
+    /// # Safety
+    ///
+    /// The request's file and memory stay valid, and nobody touches the memory, until its completion was taken.
+    pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
+        let &Request {
+            file: handle,
+            association,
+            kind,
+            memory,
+            length,
+            offset,
+            ..
+        } = request;
+        if association != Some(self.id) || ![Kind::Read, Kind::Write].contains(&kind) {
+            return Begun::Refused;
+        }
+        // Without the lock: what is in the system's cache is copied in this call.
+        let overlapped = lock(&self.in_flight).add(key, handle, offset);
+        // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not
+        // use it any more. The handle is the file's, and open.
+        let begun = unsafe {
+            match kind {
+                Kind::Read => ReadFile(handle, memory, length, null_mut(), overlapped),
+                _ => WriteFile(handle, memory, length, null_mut(), overlapped),
+            }
+        };
+        if begun != 0 {
+            // Its packet comes even so.
+            return Begun::Pending;
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error().map(|code| code as u32) {
+            Some(ERROR_IO_PENDING) => Begun::Pending,
+            code => {
+                lock(&self.in_flight).forget(overlapped.addr());
+                match code {
+                    Some(ERROR_HANDLE_EOF) => Begun::Over(Ok(0)),
+                    _ => Begun::Over(Err(error)),
+                }
+            }
+        }
+    }
+
+    /// There is nothing to flush: operations begin at once.
+    pub(super) fn flush(&self) {}
+
+    /// There is no queue.
+    pub(super) fn withdraw(&self, _: Ticket) {}
+
+    /// There is no thread.
+    pub(super) fn join(&self) {}
+
+    /// `CancelIoEx` — Cancel an operation, if that is still possible.
+    pub(super) fn cancel(&self, key: usize) {
+        if let Some(pending) = lock(&self.in_flight).pending.get(&key) {
+            pending.cancel();
+        }
+    }
+
+    /// The operation of a packet, and its outcome.
+    pub(super) fn on_completed(&self, entry: &Entry) -> Option<(usize, Completed)> {
+        let mut in_flight = lock(&self.in_flight);
+        let key = *in_flight.keys.get(&entry.overlapped)?;
+        Some((key, in_flight.take_completed(key)?))
+    }
+
+    /// The outcome of an operation whose packet was not dequeued.
+    pub(super) fn completed(&self, key: usize) -> Option<Completed> {
+        lock(&self.in_flight).take_completed(key)
+    }
+
+    /// Cancel all operations that can be cancelled.
+    pub(super) fn close(&self) {
+        let in_flight = lock(&self.in_flight);
+        in_flight.pending.values().for_each(PendingIo::cancel);
+    }
+}
+
+impl InFlight {
+    /// A structure for an operation that begins now. It is in the table before its packet can come.
+    fn add(&mut self, key: usize, handle: HANDLE, offset: u64) -> *mut OVERLAPPED {
+        let overlapped = self.take_spare(offset);
+        self.keys.insert(overlapped.addr(), key);
+        self.pending.insert(key, PendingIo { handle, overlapped });
+        overlapped
+    }
+
+    fn take_spare(&mut self, offset: u64) -> *mut OVERLAPPED {
+        // SAFETY: any bits are a value of the structure.
+        let mut fresh: OVERLAPPED = unsafe { std::mem::zeroed() };
+        // Until the kernel says otherwise.
+        fresh.Internal = STATUS_PENDING as usize;
+        fresh.Anonymous.Anonymous.Offset = offset as u32;
+        fresh.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
+        match self.spare.pop() {
+            Some(spare) => {
+                // SAFETY: the kernel does not use it any more.
+                unsafe { spare.write(fresh) };
+                spare
+            }
+            None => Box::into_raw(Box::new(fresh)),
+        }
+    }
+
+    /// The outcome of an operation that the kernel has completed.
+    fn take_completed(&mut self, key: usize) -> Option<Completed> {
+        let pending = self.pending.get(&key)?;
+        let (status, count) = pending.status();
+        if status == STATUS_PENDING {
+            return None;
+        }
+        self.forget(pending.overlapped.addr());
+        Some(match status {
+            0.. => Completed::Done(Ok(count)),
+            STATUS_END_OF_FILE => Completed::Done(Ok(0)),
+            STATUS_CANCELLED => Completed::Cancelled,
+            status => {
+                // SAFETY: a number goes in and a number comes out.
+                let code = unsafe { RtlNtStatusToDosError(status) };
+                Completed::Done(Err(io::Error::from_raw_os_error(code as i32)))
+            }
+        })
+    }
+
+    /// The kernel does not use this any more.
+    fn forget(&mut self, address: usize) {
+        let key = self.keys.remove(&address);
+        let pending = key.and_then(|key| self.pending.remove(&key));
+        self.spare.extend(pending.map(|pending| pending.overlapped));
+    }
+}
+
+impl PendingIo {
+    /// The kernel's status, and how many bytes were transferred.
+    fn status(&self) -> (i32, usize) {
+        // SAFETY: the structure is there as long as this; the kernel may write to it, and the status last.
+        unsafe {
+            let status = (&raw const (*self.overlapped).Internal).read_volatile();
+            let count = (&raw const (*self.overlapped).InternalHigh).read_volatile();
+            (status as i32, count)
+        }
+    }
+
+    fn cancel(&self) {
+        // SAFETY: the operation's file is open while this is known.
+        unsafe { CancelIoEx(self.handle, self.overlapped) };
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // What the kernel still uses stays.
+        let pending = self.pending.values();
+        let pending = pending.filter(|pending| pending.status().0 != STATUS_PENDING);
+        let pending = pending.map(|pending| pending.overlapped);
+        for overlapped in pending.chain(self.spare.iter().copied()) {
+            // SAFETY: it was made by a box, and nothing else refers to it.
+            drop(unsafe { Box::from_raw(overlapped) });
+        }
+    }
+}

@@ -1,0 +1,795 @@
+//! [`Operations`]: the operations in progress on the files of a port, and what performs them: the system, or helper
+//! threads.
+
+#![allow(
+    unsafe_code,
+    reason = "the system has the memory of operations that are here"
+)]
+
+use std::cell::{Cell, OnceCell};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::time::{Duration, Instant};
+
+use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
+use super::helpers::{Helpers, ThreadThatWaits, Ticket};
+use super::kernel_io::{self, KernelIo};
+use super::request::{Progress, Request};
+use super::{Begun, Completed, FileDriver, system};
+use crate::os::Process;
+use crate::port::system::SystemPort;
+use crate::support::drops::drop_all;
+use crate::support::lock::lock;
+use crate::support::slots::{Slots, Token};
+use crate::{Entry, Error};
+
+impl FileDriver {
+    /// Tests whether the driver works here, now.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not work.
+    pub fn probe(self) -> io::Result<()> {
+        match self {
+            FileDriver::Threads => Ok(()),
+            other if kernel_io::DRIVER == Some(other) => KernelIo::probe(),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// Reads may be done as they are begun if no more are in progress: of more, the packets would be in the way of sockets.
+const FEW: usize = 64;
+
+/// Longer than anybody waits at a time.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// The operations of a port, each in a slot from its beginning until its completion is taken.
+pub(crate) struct Operations {
+    /// For threads that outlive a call.
+    this: Weak<Self>,
+    slots: Slots<Slot>,
+    port: SystemPort,
+    pub(super) helpers: Helpers,
+    kernel_io: OnceLock<Arc<KernelIo>>,
+    /// The system refuses its own way to perform operations for good.
+    is_refused: AtomicBool,
+    /// Held while that is opened.
+    opens: Mutex<()>,
+    /// The requested driver, if any.
+    wanted: OnceLock<FileDriver>,
+    process: Process,
+    /// Locked for reading while an operation begins.
+    closed: RwLock<bool>,
+    /// The same, for those that end.
+    is_closing: AtomicBool,
+    /// Those with the caller's memory, by the addresses of their blocks.
+    pub(super) callers: Mutex<HashMap<usize, Token>>,
+    /// Signalled, once it is closing, when an operation has ended. Goes with `callers`.
+    ended: Condvar,
+    /// How many with owned buffers were begun and not taken.
+    count: AtomicUsize,
+    /// Closing waits no longer than this.
+    patience: Mutex<Option<Instant>>,
+}
+
+#[derive(Default)]
+pub(super) struct Slot {
+    /// Not here while a helper thread works on it.
+    pub(super) operation: Option<Operation>,
+    pub(super) stage: Stage,
+    /// Its packet was dequeued: who has that takes the completion, also when the port is closed.
+    is_dequeued: bool,
+    pub(super) packet: Entry,
+    /// The timer of its deadline.
+    timer: Option<Token>,
+    /// Closing has not waited for it: its end is nobody's.
+    is_left_behind: bool,
+}
+
+/// What an operation is made of.
+pub(super) enum Operation {
+    /// File and memory are the caller's.
+    #[cfg_attr(windows, allow(dead_code, reason = "there the system has these"))]
+    Callers(Request),
+    /// File and buffers are here.
+    Owned(FileOperation),
+}
+
+pub(super) enum Stage {
+    /// Nobody has begun it.
+    Queued(Queued),
+    /// A helper thread performs it, and ends it early if there is a reason.
+    Running(Option<Reason>),
+    /// The system performs it, and may have been asked to cancel it.
+    InKernel(Option<Reason>),
+    Done(io::Result<usize>),
+    Cancelled(Reason),
+}
+
+/// Whose queue an operation is in.
+#[derive(Clone, Copy)]
+pub(super) enum Queued {
+    Nobodys,
+    #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
+    Kernels(Ticket),
+    Helpers(Ticket),
+}
+
+/// Why an operation is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Asked,
+    Deadline,
+}
+
+impl Default for Stage {
+    fn default() -> Self {
+        Stage::Queued(Queued::Nobodys)
+    }
+}
+
+impl Stage {
+    fn is_over(&self) -> bool {
+        matches!(self, Stage::Done(_) | Stage::Cancelled(_))
+    }
+
+    /// Whether the system or a thread has its memory.
+    fn is_busy(&self) -> bool {
+        matches!(self, Stage::Running(_) | Stage::InKernel(_))
+    }
+
+    /// The result of a finished operation, and whether it was cancelled.
+    pub(super) fn into_result(self) -> Option<(io::Result<usize>, bool)> {
+        match self {
+            Stage::Done(result) => Some((result, false)),
+            Stage::Cancelled(Reason::Asked) => Some((Err(system::cancelled()), true)),
+            Stage::Cancelled(Reason::Deadline) => Some((Err(io::ErrorKind::TimedOut.into()), true)),
+            _ => None,
+        }
+    }
+}
+
+impl Operation {
+    fn request(&mut self) -> io::Result<Request> {
+        match self {
+            Operation::Callers(request) => Ok(*request),
+            Operation::Owned(operation) => operation.request(),
+        }
+    }
+
+    fn nature(&self) -> system::Nature {
+        match self {
+            Operation::Callers(request) => request.nature,
+            Operation::Owned(operation) => operation.nature(),
+        }
+    }
+}
+
+impl Operations {
+    pub(crate) fn new(port: SystemPort) -> Arc<Self> {
+        Arc::new_cyclic(|this| Operations {
+            this: Weak::clone(this),
+            slots: Slots::new(),
+            port,
+            helpers: Helpers::for_files(),
+            kernel_io: OnceLock::new(),
+            is_refused: AtomicBool::new(false),
+            opens: Mutex::default(),
+            wanted: OnceLock::new(),
+            process: Process::this(),
+            closed: RwLock::new(false),
+            is_closing: AtomicBool::new(false),
+            callers: Mutex::default(),
+            ended: Condvar::new(),
+            count: AtomicUsize::new(0),
+            patience: Mutex::default(),
+        })
+    }
+
+    /// Use this many helper threads, and this driver.
+    pub(crate) fn configure(&self, threads: usize, wanted: Option<FileDriver>) {
+        self.helpers.set_most(threads);
+        if let Some(wanted) = wanted {
+            let _ = self.wanted.set(wanted);
+        }
+    }
+
+    /// Whether this is the process of the port.
+    pub(super) fn is_here(&self) -> bool {
+        self.process.is_this()
+    }
+
+    /// The system, if it performs operations itself, and was opened.
+    #[inline]
+    fn opened(&self) -> Option<&KernelIo> {
+        self.kernel_io.get().map(|kernel_io| &**kernel_io)
+    }
+
+    /// Open it, if it is not open. If the system has no descriptor, memory or thread for it now, the next call tries
+    /// again.
+    pub(super) fn open(&self) -> io::Result<&KernelIo> {
+        let wants_threads = self.wanted.get() == Some(&FileDriver::Threads);
+        if wants_threads || !self.is_here() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if let Some(kernel_io) = self.opened() {
+            return Ok(kernel_io);
+        }
+        if self.is_refused.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let _opens = lock(&self.opens);
+        if let Some(kernel_io) = self.opened() {
+            return Ok(kernel_io);
+        }
+        // Nothing is opened that nobody would close.
+        let _open = self.begins().map_err(io::Error::from)?;
+        let this = self.this.upgrade().ok_or(io::ErrorKind::Unsupported)?;
+        match KernelIo::new(&this, &self.port) {
+            Ok(kernel_io) => Ok(self.kernel_io.get_or_init(|| kernel_io)),
+            Err(error) => {
+                let is_refused = system::shortage(&error).is_none();
+                self.is_refused.store(is_refused, Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Open the requested driver. Others are opened when the first file is adopted.
+    pub(crate) fn open_wanted(&self) -> Result<(), Error> {
+        match self.wanted.get() {
+            None | Some(FileDriver::Threads) => Ok(()),
+            wanted if wanted != kernel_io::DRIVER.as_ref() => Err(Error::BackendUnavailable),
+            _ => match self.open() {
+                Ok(_) => Ok(()),
+                Err(error) => Err(system::shortage(&error).unwrap_or(Error::BackendUnavailable)),
+            },
+        }
+    }
+
+    /// The driver that performs operations. It is determined now, if it was not before.
+    pub(crate) fn driver(&self) -> FileDriver {
+        match kernel_io::DRIVER {
+            Some(driver) if self.open().is_ok() => driver,
+            _ => FileDriver::Threads,
+        }
+    }
+
+    /// Take a file. The system's packets for it have this completion key.
+    pub(crate) fn adopt(&self, file: File, key: usize) -> Result<PortFile, (File, io::Error)> {
+        let nature = match system::check(&file) {
+            Ok(nature) => nature,
+            Err(error) => return Err((file, error)),
+        };
+        let kernel_io = self.open().ok();
+        let association = kernel_io.and_then(|kernel_io| kernel_io.associate(&file, key));
+        Ok(PortFile::new(file, nature, association))
+    }
+
+    /// Keep it open for as long as an operation begins.
+    fn begins(&self) -> Result<RwLockReadGuard<'_, bool>, Error> {
+        if !self.is_here() {
+            return Err(Error::OtherProcess);
+        }
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        match *closed {
+            true => Err(Error::Closed),
+            false => Ok(closed),
+        }
+    }
+
+    /// Begin an operation, whose packets have this completion key. Returns it if the port is closed or belongs to another
+    /// process, or if neither the system nor a helper thread takes it.
+    pub(crate) fn begin(
+        &self,
+        mut operation: FileOperation,
+        key: usize,
+    ) -> Result<OperationId, (FileOperation, Error)> {
+        let _open = match self.begins() {
+            Ok(open) => open,
+            Err(error) => return Err((operation, error)),
+        };
+        // For the system here, for a helper thread there: this runs the code of the buffer's owner.
+        let is_systems = self.opened().is_some() && operation.nature().is_systems;
+        let request = is_systems.then(|| operation.request());
+        let Some(token) = self.slots.insert(Slot::default()) else {
+            return Err((operation, Error::OutOfMemory));
+        };
+        if let Some(mut slot) = self.slots.get(token) {
+            slot.operation = Some(Operation::Owned(operation));
+            slot.packet = Entry::new(key, 0, self.slots.key(token));
+        }
+        let is_one_of_few = self.count.fetch_add(1, Ordering::Relaxed) < FEW;
+        let Err(error) = self.start(token, request, is_one_of_few) else {
+            return Ok(OperationId(token));
+        };
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        match self.slots.remove(token).and_then(|slot| slot.operation) {
+            Some(Operation::Owned(operation)) => Err((operation, error)),
+            _ => unreachable!("nobody has begun with it"),
+        }
+    }
+
+    /// The same with the caller's memory, for which the packet is queued when it is complete.
+    ///
+    /// # Safety
+    ///
+    /// The file and the memory of the request, and the block at the packet's overlapped value, stay valid until that
+    /// packet was queued, or [`close`](Self::close) has returned.
+    #[cfg(unix)]
+    pub(super) unsafe fn begin_callers(
+        &self,
+        request: Request,
+        packet: Entry,
+    ) -> Result<(), Error> {
+        let _ = self.open();
+        let open = self.begins()?;
+        let slot = Slot {
+            operation: Some(Operation::Callers(request)),
+            packet,
+            ..Slot::default()
+        };
+        let token = self.slots.insert(slot).ok_or(Error::OutOfMemory)?;
+        let mut callers = lock(&self.callers);
+        let is_one_of_few = callers.len() < FEW;
+        callers.insert(packet.overlapped, token);
+        drop(callers);
+        let request = request.nature.is_systems.then_some(Ok(request));
+        let started = self.start(token, request, is_one_of_few);
+        let is_refused = started.is_err() && {
+            drop(self.forget_block(packet.overlapped, token));
+            // If it is gone, it was cancelled, and its packet comes.
+            self.slots.remove(token).is_some()
+        };
+        drop(open);
+        self.flush();
+        if is_refused { started } else { Ok(()) }
+    }
+
+    /// The block at this address is not this operation's any more. It may be another one's already.
+    #[cfg(unix)]
+    fn forget_block(
+        &self,
+        block: usize,
+        token: Token,
+    ) -> std::sync::MutexGuard<'_, HashMap<usize, Token>> {
+        let mut callers = lock(&self.callers);
+        if callers.get(&block) == Some(&token) {
+            callers.remove(&block);
+        }
+        callers
+    }
+
+    /// Pass the operation in a slot to the system, if that is to have it, or else to a helper thread. Fails if neither
+    /// takes it.
+    fn start(
+        &self,
+        token: Token,
+        request: Option<io::Result<Request>>,
+        is_one_of_few: bool,
+    ) -> Result<(), Error> {
+        let key = self.slots.key(token);
+        // Of the caller's memory, another thread may know the block, and have cancelled it.
+        let slot = self.slots.get(token);
+        let is_new = |stage: &Stage| matches!(stage, Stage::Queued(Queued::Nobodys));
+        let Some(mut slot) = slot.filter(|slot| is_new(&slot.stage)) else {
+            return Ok(());
+        };
+        let begun = match (request, self.opened()) {
+            // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its completion
+            // only. Meanwhile nobody touches its memory: what borrows it for the system is the pointer in the request.
+            (Some(Ok(request)), Some(kernel_io)) => unsafe {
+                match is_one_of_few && request.read_at_once() {
+                    true => Begun::Over(Ok(request.length as usize)),
+                    false => kernel_io.begin(key, &request),
+                }
+            },
+            (Some(Err(error)), _) => Begun::Over(Err(error)),
+            _ => Begun::Refused,
+        };
+        slot.stage = match begun {
+            Begun::Pending => Stage::InKernel(None),
+            Begun::Queued(ticket) => Stage::Queued(Queued::Kernels(ticket)),
+            Begun::Over(result) => Stage::Done(result),
+            Begun::Refused => Stage::Queued(self.to_helpers(key, &slot)?),
+        };
+        let is_over = slot.stage.is_over();
+        drop(slot);
+        if is_over {
+            self.report(key);
+        }
+        Ok(())
+    }
+
+    fn to_helpers(&self, key: usize, slot: &Slot) -> Result<Queued, Error> {
+        let this = self.this.upgrade().ok_or(Error::Closed)?;
+        let device = slot.operation.as_ref().and_then(|it| it.nature().device);
+        Ok(Queued::Helpers(self.helpers.perform(this, key, device)?))
+    }
+
+    /// Have the system begin with what was queued for it.
+    #[inline]
+    pub(crate) fn flush(&self) {
+        if let Some(kernel_io) = self.opened() {
+            if self.is_here() {
+                kernel_io.flush();
+            }
+        }
+    }
+
+    /// Store the timer of an operation's deadline. Returns it if the operation is complete.
+    pub(crate) fn note_deadline(&self, id: OperationId, timer: Token) -> Result<(), Token> {
+        let slot = self.slots.get(id.0);
+        slot.map(|mut slot| slot.timer = Some(timer)).ok_or(timer)
+    }
+
+    /// Cancel an operation. False if there is none with this id, or it is complete.
+    pub(crate) fn cancel(&self, id: OperationId, reason: Reason) -> bool {
+        if !self.is_here() {
+            return false;
+        }
+        let Some(mut slot) = self.slots.get(id.0) else {
+            return false;
+        };
+        let key = self.slots.key(id.0);
+        match slot.stage {
+            Stage::Done(_) | Stage::Cancelled(_) => return false,
+            Stage::Running(ref mut stops @ None) => *stops = Some(reason),
+            Stage::InKernel(ref mut stops @ None) => {
+                *stops = Some(reason);
+                if let Some(kernel_io) = self.opened() {
+                    kernel_io.cancel(key);
+                }
+            }
+            // The system knows, or the thread.
+            Stage::Running(_) | Stage::InKernel(_) => {}
+            Stage::Queued(queued) => {
+                slot.stage = Stage::Cancelled(reason);
+                let device = slot.operation.as_ref().and_then(|it| it.nature().device);
+                match (queued, self.opened()) {
+                    (Queued::Helpers(ticket), _) => self.helpers.withdraw(ticket, device),
+                    (Queued::Kernels(ticket), Some(kernel_io)) => kernel_io.withdraw(ticket),
+                    _ => {}
+                }
+                drop(slot);
+                self.report(key);
+            }
+        }
+        true
+    }
+
+    /// The system is about to get a queued operation. False if that was cancelled.
+    #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
+    pub(super) fn submits(&self, key: usize) -> bool {
+        match self.slots.get_by_key(key) {
+            Some(mut slot) if matches!(slot.stage, Stage::Queued(_)) => {
+                slot.stage = Stage::InKernel(None);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The system has ended an operation. Returns its packet, if it is over.
+    pub(super) fn on_completed(&self, key: usize, completed: Completed) -> Option<Entry> {
+        let mut slot = self.slots.get_by_key(key)?;
+        let Stage::InKernel(reason) = slot.stage else {
+            return None;
+        };
+        slot.stage = match (completed, reason) {
+            (Completed::Done(result), _) => Stage::Done(result),
+            (Completed::Cancelled, Some(reason)) => Stage::Cancelled(reason),
+            // The system has ended it by itself, or does not take it after all.
+            (Completed::Cancelled, None) => match self.to_helpers(key, &slot) {
+                Ok(queued) => Stage::Queued(queued),
+                Err(_) => Stage::Done(Err(system::out_of_memory())),
+            },
+        };
+        let is_over = slot.stage.is_over();
+        drop(slot);
+        is_over.then(|| self.packet(key))?
+    }
+
+    /// A packet of the system was dequeued. Returns that of its operation, if it is complete.
+    pub(crate) fn on_kernel_packet(&self, entry: &Entry) -> Option<Entry> {
+        let (key, completed) = self.opened()?.on_completed(entry)?;
+        self.on_completed(key, completed)
+    }
+
+    /// Perform an operation, in a helper thread, unless it was cancelled.
+    pub(super) fn perform(&self, key: usize) {
+        let begun = self.slots.get_by_key(key).and_then(|mut slot| {
+            matches!(slot.stage, Stage::Queued(_)).then(|| {
+                slot.stage = Stage::Running(None);
+                slot.operation.take()
+            })?
+        });
+        let Some(mut operation) = begun else { return };
+        let performing = Performing {
+            operations: self,
+            key,
+            stopped: Cell::new(None),
+            waits: OnceCell::new(),
+        };
+        // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
+        let perform = |request: Request| unsafe { request.perform(&performing) };
+        let result = operation.request().and_then(perform);
+        let stopped = performing.stopped.take();
+        drop(performing);
+        if let Some(mut slot) = self.slots.get_by_key(key) {
+            slot.operation = Some(operation);
+            slot.stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);
+        }
+        self.report(key);
+    }
+
+    /// Why a thread does not go on with an operation.
+    fn stops(&self, key: usize) -> Option<Reason> {
+        match self.slots.get_by_key(key)?.stage {
+            Stage::Running(reason) => reason,
+            _ => None,
+        }
+    }
+
+    /// Queue the packet of an operation that is over.
+    fn report(&self, key: usize) {
+        self.queue(self.packet(key).as_slice());
+    }
+
+    /// Queue packets of operations. If the port is closed, nobody dequeues them.
+    pub(super) fn queue(&self, packets: &[Entry]) {
+        if !packets.is_empty() {
+            #[cfg(unix)]
+            self.port.complete(packets);
+            #[cfg(windows)]
+            let _ = self.port.post(packets, || {});
+        }
+    }
+
+    /// The packet of an operation that is over. From here on the caller's memory may be its caller's again at any time.
+    fn packet(&self, key: usize) -> Option<Entry> {
+        let (token, slot) = self.slots.named(key)?;
+        let packet = match &slot.operation {
+            #[cfg(unix)]
+            Some(Operation::Callers(request)) => {
+                let request = *request;
+                drop(slot);
+                let Slot { stage, packet, .. } = self.slots.remove(token)?;
+                let result = stage.into_result()?.0;
+                let _callers = self.forget_block(packet.overlapped, token);
+                // SAFETY: the block is there until its packet was dequeued, and that is queued after this; and while it is
+                // among those that closing waits for. With the lock, so that it can begin another operation at once.
+                Some(unsafe { super::overlapped::complete(packet, &request, result) })
+            }
+            _ if slot.is_left_behind => {
+                drop(slot);
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                // Nobody waits for it any more.
+                drop_all([self.slots.remove(token)]);
+                None
+            }
+            _ => {
+                let packet = slot.packet;
+                drop(slot);
+                Some(packet)
+            }
+        };
+        if self.is_closing.load(Ordering::SeqCst) {
+            drop(lock(&self.callers));
+            self.ended.notify_all();
+        }
+        packet
+    }
+
+    /// The packet of a finished operation was dequeued: [closing](Self::close) leaves it to be taken. False if it is gone.
+    pub(crate) fn on_dequeued(&self, key: usize) -> bool {
+        let slot = self.slots.get_by_key(key);
+        slot.map(|mut slot| slot.is_dequeued = true).is_some()
+    }
+
+    /// This packet is queued again: if it is an operation's, closing takes that.
+    pub(crate) fn on_requeued(&self, packet: &Entry) {
+        if let Some(mut slot) = self.slots.get_by_key(packet.overlapped) {
+            if slot.packet.completion_key == packet.completion_key {
+                slot.is_dequeued = false;
+            }
+        }
+    }
+}
+
+impl Operations {
+    /// Take the completion of a finished operation, and the timer of its deadline.
+    pub(crate) fn finish(&self, key: usize) -> Option<(FileCompletion, Option<Token>)> {
+        let (token, slot) = self.slots.named(key)?;
+        if !slot.stage.is_over() {
+            return None;
+        }
+        drop(slot);
+        self.completion(token, self.slots.remove(token)?)
+    }
+
+    /// The completion of a finished operation that was removed.
+    fn completion(&self, token: Token, slot: Slot) -> Option<(FileCompletion, Option<Token>)> {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        let (result, is_cancelled) = slot.stage.into_result()?;
+        match slot.operation? {
+            Operation::Owned(operation) => {
+                let completion = operation.completed(OperationId(token), result, is_cancelled);
+                Some((completion, slot.timer))
+            }
+            Operation::Callers(_) => None,
+        }
+    }
+
+    /// The number of operations with owned buffers that were begun and whose completions were not taken.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The number of threads that perform operations.
+    pub(crate) fn threads(&self) -> usize {
+        self.helpers.threads()
+    }
+
+    /// Closing waits no longer than until then for operations with owned buffers.
+    pub(crate) fn close_by(&self, end: Instant) {
+        let mut patience = lock(&self.patience);
+        *patience = Some(patience.map_or(end, |before| before.min(end)));
+    }
+
+    /// Begin nothing more, cancel what can be cancelled, and wait for operations with the caller's memory.
+    pub(crate) fn close(&self) {
+        if self.is_here() {
+            self.shut();
+            self.wait_while(None, |callers| !callers.is_empty());
+        }
+    }
+
+    /// The same, and wait for those with owned buffers, [as long as may be](Self::close_by). Returns the completions of
+    /// all but those that were dequeued, and how many operations the system or a thread still performs.
+    pub(crate) fn close_owned(&self) -> (Vec<FileCompletion>, usize) {
+        if !self.is_here() {
+            return (Vec::new(), 0);
+        }
+        self.shut();
+        let until = *lock(&self.patience);
+        self.wait_while(until, |_| {
+            self.slots.iter().any(|slot| slot.stage.is_busy())
+        });
+        let (mut completions, mut left_behind) = (Vec::new(), 0);
+        for token in self.tokens() {
+            loop {
+                let removed = self
+                    .slots
+                    .remove_unless(token, |slot| slot.stage.is_busy() || slot.is_dequeued);
+                if let Some(slot) = removed {
+                    completions.extend(self.completion(token, slot).map(|it| it.0));
+                    break;
+                }
+                match self.slots.get(token) {
+                    Some(mut slot) if slot.stage.is_busy() => {
+                        slot.is_left_behind = true;
+                        left_behind += 1;
+                        break;
+                    }
+                    // It has just ended.
+                    Some(slot) if !slot.is_dequeued => {}
+                    _ => break,
+                }
+            }
+        }
+        (completions, left_behind)
+    }
+
+    fn tokens(&self) -> Vec<Token> {
+        self.slots.iter_named().map(|(token, _)| token).collect()
+    }
+
+    fn shut(&self) {
+        let mut closed = self.closed.write().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *closed, true) {
+            return;
+        }
+        self.is_closing.store(true, Ordering::SeqCst);
+        drop(closed);
+        for token in self.tokens() {
+            self.cancel(OperationId(token), Reason::Asked);
+        }
+        self.helpers.close();
+        if let Some(kernel_io) = self.opened() {
+            kernel_io.close();
+        }
+    }
+
+    /// Wait for operations to end, at most until then; and if all have ended, for the thread that owns the ring.
+    fn wait_while(&self, until: Option<Instant>, is_busy: impl Fn(&HashMap<usize, Token>) -> bool) {
+        let mut callers = lock(&self.callers);
+        while is_busy(&callers) {
+            let left = until.map_or(LONG, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.ended.wait_timeout(callers, left.min(kernel_io::TICK));
+            drop(waited);
+            self.take_completed();
+            callers = lock(&self.callers);
+        }
+        drop(callers);
+        if let Some(kernel_io) = self.opened() {
+            if !self.slots.iter().any(|slot| slot.stage.is_busy()) {
+                kernel_io.join();
+            }
+        }
+    }
+
+    /// Where the system's packets say what has completed: nobody dequeues them any more.
+    fn take_completed(&self) {
+        #[cfg(windows)]
+        for token in self.tokens() {
+            let key = self.slots.key(token);
+            if let Some(completed) = self.opened().and_then(|it| it.completed(key)) {
+                self.on_completed(key, completed);
+            }
+        }
+    }
+}
+
+/// An operation that a helper thread performs.
+struct Performing<'a> {
+    operations: &'a Operations,
+    key: usize,
+    /// Why the thread does not go on.
+    stopped: Cell<Option<Reason>>,
+    /// The thread waits for a device.
+    waits: OnceCell<ThreadThatWaits<'a>>,
+}
+
+impl Progress for Performing<'_> {
+    fn goes_on(&self) -> bool {
+        self.stopped.set(self.operations.stops(self.key));
+        self.stopped.get().is_none()
+    }
+
+    fn waits(&self) {
+        self.waits.get_or_init(|| self.operations.helpers.waits());
+    }
+}
+
+/// What the system still uses stays where it is.
+impl Drop for Operations {
+    fn drop(&mut self) {
+        for mut slot in self.slots.iter() {
+            if matches!(slot.stage, Stage::InKernel(_)) {
+                std::mem::forget(slot.operation.take());
+            }
+        }
+    }
+}
+
+#[cfg(all(test, unix, not(interleavings)))]
+mod tests {
+    use super::*;
+    use crate::CompletionPort;
+
+    /// Another thread has cancelled it, by the caller's block, and is about to queue its packet.
+    #[test]
+    fn what_was_cancelled_is_not_begun() -> io::Result<()> {
+        let port = CompletionPort::new()?;
+        let operations = port.operations();
+        let file = PortFile::new(tempfile::tempfile()?, system::Nature::default(), None);
+        let slot = Slot {
+            operation: Some(Operation::Owned(FileOperation::sync_all(&file))),
+            stage: Stage::Cancelled(Reason::Asked),
+            ..Slot::default()
+        };
+        let token = operations.slots.insert(slot).expect("there is room");
+        assert!(operations.start(token, None, true).is_ok());
+        let slot = operations.slots.get(token).expect("it is there");
+        assert!(matches!(slot.stage, Stage::Cancelled(Reason::Asked)));
+        Ok(())
+    }
+}

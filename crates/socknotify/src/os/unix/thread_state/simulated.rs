@@ -1,0 +1,32 @@
+//! What the simulation says of its threads.
+
+use std::simulation;
+
+use crate::os::Process;
+use crate::os::thread_state::{Activity, Description};
+
+#[derive(Debug)]
+pub(crate) struct Thread(Option<usize>);
+
+impl Thread {
+    pub(crate) fn this(_: Process) -> Self {
+        Thread(simulation::this_thread())
+    }
+
+    pub(crate) fn describe(&self) -> Description {
+        Description::default()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.activity() == Activity::Ended
+    }
+
+    pub(crate) fn activity(&self) -> Activity {
+        match self.0.map(simulation::activity) {
+            Some(simulation::Activity::Running) => Activity::Running,
+            Some(simulation::Activity::Asleep) => Activity::Asleep,
+            Some(simulation::Activity::Ended) => Activity::Ended,
+            None => Activity::Unknown,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! [`Worker::linger`]: a connection ends so that its peer gets all that was sent to it.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::EventFilter;
+use crate::owned::port::Shared;
+use crate::owned::slot::connections::{NEVER, Node, Wish};
+use crate::owned::slot::record::Reasons;
+use crate::owned::{Held, Interest, Source, Worker};
+
+/// How much is discarded at once, and how often before others are served.
+const DISCARDED: usize = 16 * 1024;
+const BATCH: usize = 16;
+
+impl<T: Source, M> Worker<T, M> {
+    /// Ends a connection: tells its peer that nothing more comes, discards what it still sends, and closes the connection
+    /// when the peer has closed its side, or after this time. Two seconds are a good choice.
+    ///
+    /// Use it wherever the peer was sent something, in place of dropping the connection. A system that closes a socket
+    /// with unread data in it aborts the connection, and the peer may lose what was sent before.
+    ///
+    /// Send everything first, for TLS also its `close_notify`. No event comes for the connection any more. It still counts as
+    /// one, and a port that [drains](crate::owned::Port::drain) waits for it. A [`cancel`](crate::owned::Port::cancel) that comes too late to wake it
+    /// changes nothing; [`disarm`](crate::owned::Port::disarm) takes it back. It is in non-blocking mode from here on.
+    ///
+    /// # Panics
+    ///
+    /// As [`arm`](Self::arm).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use std::net::{TcpListener, TcpStream};
+    /// use std::time::Duration;
+    /// use socknotify::owned::{Event, Interest, Port};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let port = Port::<TcpStream>::new()?;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// # let address = listener.local_addr()?;
+    /// port.listen(listener, Interest::IN, |stream, _| stream)?;
+    /// # let mut client = TcpStream::connect(address)?;
+    /// # client.write_all(b"one and more than is read")?;
+    /// let mut worker = port.worker(64);
+    /// worker.process(None)?;
+    /// if let Some(Event::Ready(mut connection, _)) = worker.take() {
+    ///     connection.read_exact(&mut [0; 3])?;
+    ///     connection.write_all(b"answer")?;
+    ///     worker.linger(connection, Duration::from_secs(2));
+    /// }
+    /// # worker.process(Some(Duration::ZERO))?;
+    /// # let mut answer = String::new();
+    /// # client.read_to_string(&mut answer)?;
+    /// # assert_eq!(answer, "answer");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "SO_LINGER")]
+    #[doc(alias = "shutdown")]
+    #[doc(alias = "lingering_close")]
+    #[track_caller]
+    pub fn linger(&mut self, connection: Held<T>, within: Duration) {
+        let socket = connection.socket();
+        let socket = SockRef::from(&socket);
+        let ended = socket
+            .shutdown(Shutdown::Write)
+            .and_then(|()| socket.set_nonblocking(true));
+        if ended.is_err() {
+            // The peer has gone, or it is no stream.
+            return;
+        }
+        let mut node = connection.into_node();
+        node.readiness.begin_to_linger();
+        self.arm(Held::from_node(node), Interest::IN.within(within));
+    }
+}
+
+/// A connection that lingers has had an event, or was interrupted for this reason.
+#[cold]
+pub(in crate::owned) fn on_event<T: Source, M>(
+    shared: &Shared<T, M>,
+    node: Box<Node<T>>,
+    reason: Option<Reasons>,
+) {
+    let connections = &shared.connections;
+    let token = node.token;
+    let place = connections.slots.get(token);
+    let deadline = place.map_or(NEVER, |place| place.deadline);
+    let is_late = deadline <= shared.deadlines.now();
+    // Asking for its socket may panic, and closes it then.
+    let held = Held::from_node(node);
+    let is_over = match reason {
+        // A peer that never stops sending is ready each time.
+        None => is_late || discard(&SockRef::from(&held.socket())),
+        Some(_) => is_late,
+    };
+    if is_over {
+        return drop(held);
+    }
+    let wish = Wish {
+        filter: EventFilter::IN,
+        is_drained: false,
+        deadline,
+        is_buffered: false,
+    };
+    match connections.put(held.into_node(), &wish) {
+        Ok(to_do) => {
+            if to_do.is_late {
+                shared.schedule(token);
+            }
+            let Some(arm) = to_do.arm() else { return };
+            if connections.port.register(arm).is_err() {
+                let node = connections.take_back(connections.slots.key(token));
+                drop(node.map(Held::from_node));
+            }
+        }
+        Err((node, _)) => drop(Held::from_node(node)),
+    }
+}
+
+/// Whether the peer has closed its side, or the connection is broken.
+fn discard(socket: &SockRef<'_>) -> bool {
+    let mut buffer = [MaybeUninit::uninit(); DISCARDED];
+    for _ in 0..BATCH {
+        match socket.recv(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                kind => return kind != io::ErrorKind::WouldBlock,
+            },
+        }
+    }
+    false
+}

@@ -1,0 +1,195 @@
+//! [`Held`]: a connection that belongs to one thread.
+
+pub(super) mod buffered;
+pub(super) mod buffers;
+pub(super) mod limited;
+pub(super) mod linger;
+pub(super) mod outbox;
+pub(super) mod readiness;
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::owned::slot::connections::{Connections, Node};
+use crate::owned::{Id, Readiness, Stream};
+
+/// A connection of a port while a thread has it alone.
+///
+/// It dereferences to the connection. [Arm](crate::owned::Worker::arm) it to give it back to the port, or drop it to
+/// deregister and close it.
+///
+/// Its socket must stay the same one as long as it belongs to the port.
+#[must_use = "a connection that is not armed again is closed"]
+pub struct Held<T> {
+    /// Empty only while it is being taken apart.
+    node: Option<Box<Node<T>>>,
+}
+
+impl<T> Held<T> {
+    #[inline]
+    pub(in crate::owned) fn from_node(node: Box<Node<T>>) -> Self {
+        Held { node: Some(node) }
+    }
+
+    #[inline]
+    pub(in crate::owned) fn into_node(mut self) -> Box<Node<T>> {
+        self.node.take().expect("it is there until now")
+    }
+
+    #[inline]
+    fn node(&self) -> &Node<T> {
+        self.node.as_ref().expect("it is there until now")
+    }
+
+    /// Identifies this connection: for [`Port::cancel`](crate::owned::Port::cancel), and for tables and logs.
+    pub fn id(&self) -> Id {
+        Id(self.node().token)
+    }
+
+    pub(in crate::owned) fn connections(&self) -> &Arc<Connections<T>> {
+        &self.node().connections
+    }
+
+    #[inline]
+    pub(in crate::owned) fn is_of(&self, connections: &Arc<Connections<T>>) -> bool {
+        Arc::ptr_eq(&self.node().connections, connections)
+    }
+
+    /// The connection, and its [`Readiness`]: receive and send through that to save a system call when it is armed
+    /// again.
+    #[inline]
+    pub fn split(&mut self) -> (&mut T, &mut Readiness) {
+        let node = self.node.as_mut().expect("it is there until now");
+        (&mut node.value, &mut node.readiness)
+    }
+
+    /// Takes the connection back from the port. Its socket is deregistered and stays open.
+    ///
+    /// Any port may register it then. On Windows' own port this waits until the system has deregistered it.
+    pub fn into_inner(self) -> T {
+        let node = *self.into_node();
+        let socket = node.readiness.socket();
+        node.connections.retire(node.token, socket, true);
+        node.value
+    }
+}
+
+impl<T> Drop for Held<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(node) = self.node.take() {
+            close(*node);
+        }
+    }
+}
+
+fn close<T>(node: Node<T>) {
+    let socket = node.readiness.socket();
+    node.connections.retire(node.token, socket, false);
+}
+
+impl<T> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.node().value
+    }
+}
+
+impl<T> DerefMut for Held<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.node.as_mut().expect("it is there until now").value
+    }
+}
+
+/// As [`Readiness::io`] does it.
+impl<S: Stream> Read for Held<S>
+where
+    for<'a> &'a mut S: Stream,
+{
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (stream, readiness) = self.split();
+        readiness.io(stream).read(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let (stream, readiness) = self.split();
+        readiness.io(stream).read_vectored(buffers)
+    }
+}
+
+/// As [`Readiness::io`] does it.
+impl<S: Stream> Write for Held<S>
+where
+    for<'a> &'a mut S: Stream,
+{
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let (stream, readiness) = self.split();
+        readiness.io(stream).write(bytes)
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        let (stream, readiness) = self.split();
+        readiness.io(stream).write_vectored(buffers)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (**self).flush()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Held<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Held").field(&**self).finish()
+    }
+}
+
+/// The port did not adopt this connection or file, and why.
+pub struct AdoptError<T> {
+    connection: T,
+    reason: io::Error,
+}
+
+impl<T> AdoptError<T> {
+    pub(in crate::owned) fn new(connection: T, reason: impl Into<io::Error>) -> Self {
+        AdoptError {
+            connection,
+            reason: reason.into(),
+        }
+    }
+
+    /// Takes the connection, or the file, back.
+    pub fn into_connection(self) -> T {
+        self.connection
+    }
+}
+
+impl<T> fmt::Display for AdoptError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the port did not adopt this: {}", self.reason)
+    }
+}
+
+impl<T> fmt::Debug for AdoptError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdoptError")
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> std::error::Error for AdoptError<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+impl<T> From<AdoptError<T>> for io::Error {
+    fn from(error: AdoptError<T>) -> Self {
+        error.reason
+    }
+}

@@ -1,0 +1,275 @@
+//! Every interleaving of a few threads that arm, interrupt and take one connection. See `.ci/interleavings`.
+
+use std::sync::Arc;
+
+use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+
+use crate::engine::Left;
+use crate::engine::interleavings::{Port, do_and_dequeue, explore_owning};
+use crate::owned::slot::packet::{Packet, is_to_take};
+use crate::owned::slot::record::{Put, Reasons, Record, Seen};
+use crate::values::entry::Arming;
+use crate::{Entry, Error, EventFilter, Events};
+
+const KEY: usize = 10;
+
+/// A slot of a port. What is in it is a number.
+struct Slot {
+    port: Port,
+    record: Mutex<Record<u32>>,
+}
+
+/// What was taken.
+type Taken = (u32, Option<Reasons>, Events);
+
+impl Slot {
+    fn new(port: &Port) -> Arc<Self> {
+        assert_eq!(port.adopt_any(0, KEY, true), Ok(Ok(())));
+        Arc::new(Slot {
+            port: Arc::clone(port),
+            record: Mutex::new(Record::default()),
+        })
+    }
+
+    /// As `Connections::put` does. Returns what is left to do.
+    fn put(&self, value: u32, is_drained: bool) -> Left {
+        let filter = EventFilter::IN;
+        let mut record = self.record.lock().unwrap();
+        let put = record.put(value, filter, is_drained, |arming, is_drained| {
+            self.port.enable_owned(0, KEY, filter, arming, is_drained)
+        });
+        match put {
+            Ok(Put::Armed { left, .. }) => left,
+            Ok(Put::Look) => {
+                self.post_look();
+                Left::Nothing
+            }
+            // The port is closed.
+            Err(_) => Left::Nothing,
+        }
+    }
+
+    fn post_look(&self) {
+        let _ = self.port.post_ahead(Packet::Look.of_slot(KEY));
+    }
+
+    fn interrupt(&self, reason: Reasons) {
+        let mut record = self.record.lock().unwrap();
+        if record.interrupt(reason, |arming| self.is_dequeued(arming)) {
+            self.post_look();
+        }
+    }
+
+    fn is_dequeued(&self, arming: Arming) -> bool {
+        self.port.is_dequeued(0, KEY, arming)
+    }
+
+    fn claim(&self, arming: Arming) -> bool {
+        self.port.claim_owned(0, KEY, arming)
+    }
+
+    /// As a worker does: arm what is to be armed, and dequeue until there is something to take.
+    fn serve(&self, mut left: Left) -> Result<Taken, Error> {
+        let mut entries = [Entry::default()];
+        loop {
+            do_and_dequeue(&self.port, KEY, left, &mut entries)?;
+            left = Left::Nothing;
+            let event = &mut entries[0];
+            if !is_to_take(event) {
+                let mut record = self.record.lock().unwrap();
+                match record.look(event, |arming| self.claim(arming), |_| true) {
+                    Seen::Nothing => continue,
+                    Seen::Arm(arming, filter) => {
+                        let enabled = self.port.enable_owned(0, KEY, filter, arming, false);
+                        left = enabled.unwrap_or(Left::Nothing);
+                        continue;
+                    }
+                    Seen::Event => {}
+                }
+            }
+            // Whoever has dequeued it has it.
+            let taken = self.record.lock().unwrap().take(event);
+            let (value, reason) = taken.expect("it is there");
+            return Ok((value, reason, event.events()));
+        }
+    }
+
+    /// Serve until it was cancelled once, and read once.
+    fn serve_until_both(&self, mut left: Left, seen: &Mutex<(u32, u32)>) {
+        let model = self.port.backend();
+        while let Ok((value, reason, _)) = self.serve(left) {
+            let mut seen = seen.lock().unwrap();
+            match reason {
+                Some(Reasons::CANCELLED) => seen.0 += 1,
+                None if model.is_readable(0) => {
+                    model.drain(0);
+                    seen.1 += 1;
+                }
+                // An event that is out of date.
+                None => {}
+                other => panic!("{other:?}"),
+            }
+            if *seen == (1, 1) {
+                self.port.close();
+                return;
+            }
+            drop(seen);
+            let is_drained = !model.is_readable(0);
+            left = self.put(value, is_drained);
+        }
+    }
+}
+
+/// Two threads serve a connection, which one of them arms late, while it becomes ready and is cancelled.
+#[test]
+fn f5_no_event_is_lost_when_a_wait_is_cancelled() {
+    explore_owning(2, |port| {
+        let slot = Slot::new(port);
+        let seen = Arc::new(Mutex::new((0, 0)));
+        let late = slot.put(7, false);
+        let other = {
+            let (slot, seen) = (Arc::clone(&slot), Arc::clone(&seen));
+            thread::spawn(move || slot.serve_until_both(late, &seen))
+        };
+        let peer = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || slot.port.backend().become_readable(0))
+        };
+        slot.interrupt(Reasons::CANCELLED);
+        slot.serve_until_both(Left::Nothing, &seen);
+        other.join().unwrap();
+        peer.join().unwrap();
+        assert_eq!(*seen.lock().unwrap(), (1, 1));
+    });
+}
+
+/// Two threads serve a connection that becomes ready twice, and is drained each time; what one of them has left to be armed
+/// is handed on, so that one looks, perhaps when the other has dequeued its event.
+#[test]
+fn f5_no_event_is_lost_when_what_is_to_be_armed_is_handed_on() {
+    explore_owning(2, |port| {
+        let slot = Slot::new(port);
+        let late = slot.put(7, false);
+        let is_last = Arc::new(AtomicBool::new(false));
+        let serve = |slot: Arc<Slot>, is_last: Arc<AtomicBool>| {
+            move |mut left| {
+                while let Ok((value, reason, _)) = slot.serve(left) {
+                    assert_eq!(reason, None);
+                    slot.port.backend().drain(0);
+                    if is_last.load(Ordering::SeqCst) {
+                        return slot.port.close();
+                    }
+                    left = slot.put(value, true);
+                }
+            }
+        };
+        let other = {
+            let serve = serve(Arc::clone(&slot), Arc::clone(&is_last));
+            thread::spawn(move || serve(late))
+        };
+        let peer = {
+            let (slot, is_last) = (Arc::clone(&slot), Arc::clone(&is_last));
+            thread::spawn(move || {
+                slot.port.backend().become_readable(0);
+                is_last.store(true, Ordering::SeqCst);
+                slot.port.backend().become_readable(0);
+            })
+        };
+        slot.post_look();
+        serve(slot, is_last)(Left::Nothing);
+        other.join().unwrap();
+        peer.join().unwrap();
+    });
+}
+
+/// A thread that holds it arms it, while it is cancelled and its deadline passes: which may be too late.
+#[test]
+fn each_reason_is_reported_once() {
+    explore_owning(3, |port| {
+        let slot = Slot::new(port);
+        let other = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                let mut record = slot.record.lock().unwrap();
+                let is_dequeued = |arming| slot.is_dequeued(arming);
+                if record.is_armed() && record.interrupt(Reasons::TIMED_OUT, is_dequeued) {
+                    slot.post_look();
+                }
+            })
+        };
+        let holder = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                let mut reasons = Vec::new();
+                while !reasons.contains(&Some(Reasons::CANCELLED)) {
+                    let to_arm = slot.put(7, false);
+                    reasons.push(slot.serve(to_arm).unwrap().1);
+                }
+                reasons
+            })
+        };
+        slot.interrupt(Reasons::CANCELLED);
+        let reasons = holder.join().unwrap();
+        other.join().unwrap();
+        let timed_out = reasons.contains(&Some(Reasons::TIMED_OUT));
+        assert_eq!(reasons.len(), 1 + usize::from(timed_out));
+    });
+}
+
+/// As `Port::disarm` does, beside a thread that waits for it.
+#[test]
+fn what_is_taken_out_is_reported_to_nobody() {
+    explore_owning(3, |port| {
+        let slot = Slot::new(port);
+        let to_arm = slot.put(7, false);
+        let peer = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || slot.port.backend().become_readable(0))
+        };
+        let other = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || slot.serve(to_arm))
+        };
+        let claim = |arming| slot.claim(arming);
+        let taken = slot.record.lock().unwrap().take_out(claim);
+        if let Some(value) = taken {
+            // It is armed again as if it were drained: what has become ready meanwhile is found all the same.
+            assert_eq!(value, 7);
+            let again = slot.put(value, true);
+            assert_eq!(do_and_dequeue(&slot.port, KEY, again, &mut []), Ok(0));
+        }
+        assert_eq!(other.join().unwrap(), Ok((7, None, Events::IN)));
+        peer.join().unwrap();
+    });
+}
+
+/// As `Connections::put` and `Connections::end` do.
+#[test]
+fn nothing_is_put_into_a_closed_port() {
+    explore_owning(3, |port| {
+        let slot = Slot::new(port);
+        let closed = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (slot, closed) = (Arc::clone(&slot), Arc::clone(&closed));
+            thread::spawn(move || {
+                let mut record = slot.record.lock().unwrap();
+                if closed.load(Ordering::Relaxed) {
+                    return Some(7);
+                }
+                let put = record.put(7, EventFilter::IN, false, |arming, is_drained| {
+                    slot.port
+                        .enable_owned(0, KEY, EventFilter::IN, arming, is_drained)
+                });
+                put.err().map(|it| it.0)
+            })
+        };
+        closed.store(true, Ordering::Relaxed);
+        slot.port.close();
+        let left = slot.record.lock().unwrap().take_any();
+        let back = other.join().unwrap();
+        assert_eq!(left.iter().chain(&back).count(), 1);
+        assert_eq!(slot.record.lock().unwrap().take_any(), None);
+    });
+}

@@ -1,0 +1,195 @@
+//! The port of Windows: the engine over polls of the socket driver, or the kernel's own.
+
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::HANDLE;
+
+use crate::backend::Afd;
+use crate::backend::native::Native;
+use crate::engine::{Caller, Engine, Left};
+use crate::os::RawSocket;
+use crate::values::entry::Arming;
+use crate::{
+    Entry, Error, EventFilter, Registration, RegistrationError, SlowThread, Snapshot, WakePolicy,
+};
+
+/// A port on either backend.
+#[derive(Clone)]
+pub(crate) enum SystemPort {
+    Engine(Arc<Engine<Afd>>),
+    Native(Arc<Native>),
+}
+
+/// Passes a call to the port of its kind.
+macro_rules! either {
+    ($system:expr, $port:ident => $call:expr) => {
+        match $system {
+            SystemPort::Engine($port) => $call,
+            SystemPort::Native($port) => $call,
+        }
+    };
+}
+
+impl SystemPort {
+    /// As [`Engine::enable_owned`]. The kernel's own port arms by a call, and knows no numbers.
+    #[inline]
+    pub(crate) fn enable_owned(
+        &self,
+        socket: RawSocket,
+        key: usize,
+        filter: EventFilter,
+        arming: Arming,
+        is_drained: bool,
+    ) -> Result<Left, RegistrationError> {
+        match self {
+            SystemPort::Engine(engine) => {
+                engine.enable_owned(socket, key, filter, arming, is_drained)
+            }
+            SystemPort::Native(_) => Ok(Left::Arm),
+        }
+    }
+
+    /// As [`Engine::is_dequeued`]. Of the kernel's own port, whoever dequeues something looks at once.
+    pub(crate) fn is_dequeued(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
+        match self {
+            SystemPort::Engine(engine) => engine.is_dequeued(socket, key, arming),
+            SystemPort::Native(_) => false,
+        }
+    }
+
+    /// As [`Engine::claim_owned`].
+    pub(crate) fn claim_owned(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
+        match self {
+            SystemPort::Engine(engine) => engine.claim_owned(socket, key, arming),
+            SystemPort::Native(_) => true,
+        }
+    }
+
+    pub(crate) fn process(
+        &self,
+        registrations: &mut [Registration<'_>],
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+        caller: Option<Caller<'_>>,
+    ) -> Result<usize, Error> {
+        match self {
+            SystemPort::Engine(engine) => engine.process(registrations, entries, timeout, caller),
+            SystemPort::Native(port) => port.process(registrations, entries, timeout),
+        }
+    }
+
+    pub(crate) fn post(
+        &self,
+        entries: &[Entry],
+        before_waking: impl FnOnce(),
+    ) -> Result<(), Error> {
+        either!(self, port => port.post(entries, before_waking))
+    }
+
+    /// Queue packets that were dequeued before: ahead of what is queued, but for the kernel's own port, which has no
+    /// such call.
+    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
+        match self {
+            SystemPort::Engine(engine) => engine.requeue(entries),
+            SystemPort::Native(port) => port.post(entries, || {}),
+        }
+    }
+
+    /// Queue a packet that is not to wait behind others, if the port can do that.
+    pub(crate) fn post_ahead(&self, entry: Entry) -> Result<(), Error> {
+        match self {
+            SystemPort::Engine(engine) => engine.post_ahead(entry),
+            SystemPort::Native(port) => port.post(&[entry], || {}),
+        }
+    }
+
+    pub(crate) fn prepare_alarm(&self, key: usize) -> Result<(), Error> {
+        either!(self, port => port.prepare_alarm(key))
+    }
+
+    pub(crate) fn on_raise(&self, call: Box<dyn Fn() + Send + Sync>) {
+        if let SystemPort::Engine(engine) = self {
+            engine.on_raise(call);
+        }
+    }
+
+    pub(crate) fn in_vain(&self) {
+        if let SystemPort::Engine(engine) = self {
+            engine.in_vain();
+        }
+    }
+
+    pub(crate) fn ask_next(&self) {
+        if let SystemPort::Engine(engine) = self {
+            engine.ask_next();
+        }
+    }
+
+    pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
+        either!(self, port => port.post_after(delay, entry))
+    }
+
+    /// Have operations on this handle complete on the port, under this key.
+    pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
+        match self {
+            SystemPort::Engine(engine) => engine.backend().associate(handle, key),
+            SystemPort::Native(port) => port.associate(handle, key),
+        }
+    }
+
+    pub(crate) fn adopt(
+        &self,
+        socket: RawSocket,
+        key: usize,
+    ) -> Result<Result<(), RegistrationError>, Error> {
+        either!(self, port => port.adopt(socket, key))
+    }
+
+    pub(crate) fn release(&self, socket: RawSocket, key: usize, stays_open: bool) {
+        either!(self, port => port.release(socket, key, stays_open));
+    }
+
+    /// Lend this thread's permit until the returned value is dropped. The kernel's own port needs no call: it sees when
+    /// a thread blocks.
+    pub(crate) fn lend_permit(&self) -> impl Sized + '_ {
+        match self {
+            SystemPort::Engine(engine) => Some(engine.lend_permit()),
+            SystemPort::Native(_) => None,
+        }
+    }
+
+    pub(crate) fn give_permit_back(&self) {
+        match self {
+            SystemPort::Engine(engine) => engine.give_permit_back(),
+            SystemPort::Native(_) => {}
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        either!(self, port => port.close());
+    }
+
+    pub(crate) fn concurrency(&self) -> usize {
+        either!(self, port => port.concurrency())
+    }
+
+    pub(crate) fn wake_policy(&self) -> WakePolicy {
+        match self {
+            SystemPort::Engine(engine) => engine.wake_policy(),
+            SystemPort::Native(_) => WakePolicy::Eager,
+        }
+    }
+
+    pub(crate) fn slow(
+        &self,
+        one_of: &mut dyn FnMut(ThreadId, Duration) -> bool,
+    ) -> Vec<(SlowThread, Option<usize>)> {
+        either!(self, port => port.slow(one_of))
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        either!(self, port => port.snapshot())
+    }
+}

@@ -1,0 +1,9 @@
+//! Data structures and locks that know nothing of ports.
+
+pub(crate) mod burst;
+pub(crate) mod drops;
+pub(crate) mod lock;
+pub(crate) mod pages;
+pub(crate) mod slots;
+pub(crate) mod sync;
+pub(crate) mod wheel;

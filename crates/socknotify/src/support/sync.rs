@@ -1,0 +1,97 @@
+//! The locks and the like of the engine and of workers, so that the model checker can stand in for them.
+
+#[cfg(interleavings)]
+pub(crate) use loom::sync::Condvar;
+#[cfg(interleavings)]
+pub(crate) use loom::sync::atomic::AtomicUsize;
+#[cfg(interleavings)]
+pub(crate) use loom::sync::atomic::{AtomicU64, fence};
+#[cfg(interleavings)]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
+#[cfg(interleavings)]
+pub(crate) use loom::thread_local;
+#[cfg(not(interleavings))]
+pub(crate) use std::sync::Condvar;
+#[cfg(not(interleavings))]
+pub(crate) use std::sync::atomic::AtomicUsize;
+#[cfg(not(interleavings))]
+pub(crate) use std::sync::atomic::{AtomicU64, fence};
+#[cfg(not(interleavings))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
+#[cfg(not(interleavings))]
+pub(crate) use std::thread_local;
+
+#[cfg(interleavings)]
+pub(crate) use self::model::ThreadState;
+#[cfg(not(interleavings))]
+pub(crate) use crate::os::thread_state::ThreadState;
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// Lock, also after a panic.
+#[inline]
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wait until notified, or for this long. It may also return without a reason.
+#[cfg(not(interleavings))]
+pub(crate) fn wait<'a, T>(
+    condvar: &Condvar,
+    guard: MutexGuard<'a, T>,
+    _: &'a Mutex<T>,
+    timeout: Option<Duration>,
+) -> MutexGuard<'a, T> {
+    match timeout {
+        None => condvar.wait(guard).unwrap_or_else(PoisonError::into_inner),
+        Some(timeout) => {
+            let waited = condvar.wait_timeout(guard, timeout);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        }
+    }
+}
+
+/// For the model checker, which knows no time: a time is over at any moment.
+#[cfg(interleavings)]
+pub(crate) fn wait<'a, T>(
+    condvar: &Condvar,
+    guard: MutexGuard<'a, T>,
+    mutex: &'a Mutex<T>,
+    timeout: Option<Duration>,
+) -> MutexGuard<'a, T> {
+    match timeout {
+        None => condvar.wait(guard).unwrap_or_else(PoisonError::into_inner),
+        Some(_) => {
+            drop(guard);
+            loom::thread::yield_now();
+            lock(mutex)
+        }
+    }
+}
+
+/// For the model checker, which does not look at threads.
+#[cfg(interleavings)]
+mod model {
+    use crate::os::thread_state::{Activity, Description};
+
+    pub(crate) struct ThreadState;
+
+    impl ThreadState {
+        pub(crate) fn of_this() -> Self {
+            ThreadState
+        }
+
+        pub(crate) fn describe(&self) -> Description {
+            Description::default()
+        }
+
+        pub(crate) fn has_ended(&self) -> bool {
+            false
+        }
+
+        pub(crate) fn activity(&self) -> Activity {
+            Activity::Unknown
+        }
+    }
+}
