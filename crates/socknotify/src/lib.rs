@@ -150,7 +150,8 @@ mod values;
 pub use backend::{Backend, UnknownBackend};
 #[cfg(unix)]
 pub use files::Overlapped;
-pub use port::{Builder, CompletionPort, default_concurrency};
+pub use os::default_concurrency;
+pub use port::{Builder, CompletionPort};
 pub use values::entry::{Entry, Events, Origin};
 pub use values::error::{Error, RegisterError, RegistrationError};
 pub use values::registration::{EventFilter, Operation, Registration, Trigger};

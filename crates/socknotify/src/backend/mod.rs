@@ -1,7 +1,9 @@
-//! The kernels' readiness interfaces, side by side, and their names.
+//! The kernels' readiness interfaces, side by side, and the one place that picks among them.
 
 #[cfg(windows)]
 mod afd;
+#[cfg(windows)]
+mod either;
 #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
 mod epoll;
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
@@ -11,6 +13,7 @@ pub(crate) mod native;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 #[cfg(windows)]
 pub(crate) use self::afd::{Afd, closes, is_own};
@@ -18,6 +21,21 @@ pub(crate) use self::afd::{Afd, closes, is_own};
 pub(crate) use self::epoll::{Epoll, conditions, count_milliseconds};
 #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
 pub(crate) use self::kqueue::{Kqueue, conditions};
+
+#[cfg(windows)]
+pub(crate) use self::either::SystemPort;
+#[cfg(windows)]
+use self::native::Native;
+use crate::engine::Engine;
+#[cfg(windows)]
+pub(crate) use crate::os::conditions;
+use crate::{Error, WakePolicy};
+
+/// What a port is beneath.
+#[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+pub(crate) type SystemPort = Arc<Engine<Epoll>>;
+#[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+pub(crate) type SystemPort = Arc<Engine<Kqueue>>;
 
 /// What a port is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +81,50 @@ impl Backend {
             Backend::Afd => "afd",
         }
     }
+
+    /// Tests whether the backend works here, now.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not work.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// for backend in socknotify::Backend::ALL {
+    ///     match backend.probe() {
+    ///         Ok(()) => println!("{backend}: available"),
+    ///         Err(error) => println!("{backend}: {error}"),
+    ///     }
+    /// }
+    /// ```
+    pub fn probe(self) -> Result<(), Error> {
+        self.open(1, WakePolicy::default(), true).map(drop)
+    }
+
+    /// A port on this backend, with this many permits. `adapts`: and more, while those that hold them block.
+    pub(crate) fn open(
+        self,
+        concurrency: usize,
+        policy: WakePolicy,
+        adapts: bool,
+    ) -> Result<SystemPort, Error> {
+        Ok(match self {
+            #[cfg(all(target_os = "linux", not(kqueue_stand_in)))]
+            Backend::Epoll => Arc::new(Engine::new(Epoll::new()?, concurrency, policy, adapts)),
+            #[cfg(all(unix, any(kqueue_stand_in, not(target_os = "linux"))))]
+            Backend::Kqueue => Arc::new(Engine::new(Kqueue::new()?, concurrency, policy, adapts)),
+            #[cfg(windows)]
+            Backend::Native => SystemPort::Native(Arc::new(Native::new(concurrency)?)),
+            #[cfg(windows)]
+            Backend::Afd => SystemPort::Engine(Arc::new(Engine::new(
+                Afd::new()?,
+                concurrency,
+                policy,
+                adapts,
+            ))),
+        })
+    }
 }
 
 impl fmt::Display for Backend {
@@ -99,3 +161,55 @@ impl fmt::Display for UnknownBackend {
 }
 
 impl std::error::Error for UnknownBackend {}
+
+/// A backend, and why it was chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) backend: Backend,
+    pub(crate) reason: &'static str,
+}
+
+impl Choice {
+    pub(crate) fn make(wanted: Option<Backend>) -> Result<Self, Error> {
+        match wanted {
+            Some(backend) => Ok(Choice {
+                backend,
+                reason: "asked for",
+            }),
+            None => Ok(Self::best()),
+        }
+    }
+
+    #[cfg(unix)]
+    fn best() -> Self {
+        Choice {
+            // There is one.
+            backend: Backend::ALL[0],
+            reason: "the only backend for this system",
+        }
+    }
+
+    #[cfg(windows)]
+    fn best() -> Self {
+        match Native::is_there() {
+            true => Choice {
+                backend: Backend::Native,
+                reason: "the system has ProcessSocketNotifications",
+            },
+            false => Choice {
+                backend: Backend::Afd,
+                reason: "the system has no ProcessSocketNotifications",
+            },
+        }
+    }
+}
+
+/// [`BOUNDED`](Self::BOUNDED) on Linux, [`Eager`](Self::Eager) on Windows.
+impl Default for WakePolicy {
+    fn default() -> Self {
+        match cfg!(windows) {
+            true => WakePolicy::Eager,
+            false => WakePolicy::BOUNDED,
+        }
+    }
+}

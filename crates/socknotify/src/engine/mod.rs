@@ -31,7 +31,7 @@
 //! The locks of helper threads, and of a listener's list, guard nothing else and are held for a moment.
 
 mod backend;
-mod owned;
+pub(crate) mod owned;
 mod serve;
 mod table;
 mod threads;
@@ -46,13 +46,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-pub(crate) use self::backend::{
-    Arm, Backend, Caller, DESCRIPTOR, Polls, Report, Reports, Wait, Waited,
-};
+pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
 pub(crate) use self::table::interest::{ArmError, Interest, Mode};
-pub(crate) use self::table::{Left, Outcome, Table};
-pub(crate) use self::threads::{Taking, leave_threads_unnamed};
+pub(crate) use self::table::{Outcome, Table};
+pub(crate) use self::threads::leave_threads_unnamed;
 
+use self::backend::{Caller, Polls};
 use self::threads::{
     AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Permits, Roster, Rules, Scheduler, UNLIMITED,
     Wake,

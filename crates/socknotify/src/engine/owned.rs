@@ -1,4 +1,4 @@
-//! Registrations of sockets that the port owns: see [`crate::owned`].
+//! Registrations of sockets that the port owns. This is all that [`crate::owned`] knows of the engine.
 //!
 //! Who may use the socket is decided elsewhere, under a lock of its own: under that it is enabled, and by whom is no
 //! concern of this. From its notification on such a registration is disabled, until it is enabled again.
@@ -6,9 +6,12 @@
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
+pub(crate) use super::backend::{Caller, Polls};
 use super::serve::apply::flag_of;
+pub(crate) use super::table::Left;
 use super::table::interest::{Flag, Interest, Mode, State};
-use super::table::{Enable, Left, Slot};
+use super::table::{Enable, Slot};
+pub(crate) use super::threads::Taking;
 use super::threads::{self, Flag as GateFlag};
 use super::{Alarm, Core, Engine, Scratch};
 use crate::os::{self, Fd, RawSocket};

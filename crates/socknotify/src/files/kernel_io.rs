@@ -9,7 +9,7 @@ use super::helpers::Ticket;
 use super::request::{Association, Request};
 use super::{Begun, Completed, FileDriver, Operations};
 use crate::Entry;
-use crate::port::system::SystemPort;
+use crate::backend::SystemPort;
 
 /// There is none.
 pub(super) const DRIVER: Option<FileDriver> = None;

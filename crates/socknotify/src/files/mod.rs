@@ -1,7 +1,7 @@
 //! Completions other than readiness: blocking work, and operations on files.
 //!
 //! [`Operations`] has those of a port, whoever's the memory is, each in a slot. The system performs them, or a helper
-//! thread does. On Linux the system's part is a ring with one [thread](ring.rs) of its own.
+//! thread does. On Linux the system's part is a ring with one thread (`kernel_io/ring.rs`) of its own.
 //!
 //! # Locks
 //!
@@ -27,7 +27,28 @@ mod driver;
 mod file;
 mod helpers;
 mod in_flight;
-#[cfg_attr(
+#[cfg(all(
+    target_os = "linux",
+    not(kqueue_stand_in),
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64",
+        target_arch = "powerpc64"
+    )
+))]
+mod kernel_io {
+    mod ring;
+    pub(super) use self::ring::*;
+}
+#[cfg(windows)]
+mod kernel_io {
+    mod associated;
+    pub(super) use self::associated::*;
+}
+#[cfg(not(any(
+    windows,
     all(
         target_os = "linux",
         not(kqueue_stand_in),
@@ -38,22 +59,23 @@ mod in_flight;
             target_arch = "loongarch64",
             target_arch = "powerpc64"
         )
-    ),
-    path = "ring.rs"
-)]
-#[cfg_attr(windows, path = "associated.rs")]
+    )
+)))]
 mod kernel_io;
 #[cfg(unix)]
 mod overlapped;
-#[cfg(unix)]
-mod port;
 mod request;
-mod runtime;
-#[cfg_attr(unix, path = "unix.rs")]
-#[cfg_attr(windows, path = "windows.rs")]
-mod system;
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
 
 use std::io;
+
+#[cfg(unix)]
+use self::unix as system;
+#[cfg(windows)]
+use self::windows as system;
 
 pub use self::buffer::Buffer;
 pub use self::driver::FileDriver;
@@ -62,6 +84,8 @@ pub(crate) use self::helpers::{DEFAULT_THREADS, Helpers};
 pub(crate) use self::in_flight::{Operations, Reason};
 #[cfg(unix)]
 pub use self::overlapped::Overlapped;
+#[cfg(unix)]
+pub(crate) use self::{overlapped::Memory, request::Kind};
 
 /// The result of passing an operation to the system.
 enum Begun {

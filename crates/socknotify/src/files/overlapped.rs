@@ -3,12 +3,15 @@
 #![allow(unsafe_code, reason = "the caller's block, by the caller's promise")]
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::request::{Kind, Request};
+use super::request::{Kind, MOST, Part, Request};
+use super::{OperationId, Operations, Reason, system};
+use crate::support::lock::lock;
 use crate::values::entry::Status;
-use crate::{Entry, Origin};
+use crate::{Entry, Error, Origin};
 
 /// `OVERLAPPED` — Where an operation on a file begins, and its result.
 ///
@@ -120,12 +123,108 @@ impl Status {
     }
 }
 
+impl Operations {
+    pub(crate) unsafe fn begin_at<F: AsFd>(
+        &self,
+        kind: Kind,
+        file: &F,
+        memory: Memory,
+        completion_key: usize,
+        overlapped: *mut Overlapped,
+    ) -> Result<(), Error> {
+        // SAFETY: by the promise.
+        let offset = unsafe { (*overlapped).offset() };
+        let length = u32::try_from(memory.length).ok();
+        let is_possible = i64::try_from(offset).is_ok() && memory.parts <= i32::MAX as usize;
+        let Some(length) = length.filter(|&length| length <= MOST && is_possible) else {
+            return Err(Error::InvalidParameter);
+        };
+        let file = file.as_fd().as_raw_fd();
+        // SAFETY: it is open.
+        let borrowed = unsafe { system::borrow(file) };
+        let nature = system::check(&borrowed).map_err(os_error)?;
+        let request = Request {
+            file,
+            nature,
+            association: None,
+            kind,
+            memory: memory.first,
+            length,
+            parts: memory.parts as u32,
+            offset,
+        };
+        let packet = Entry::new(completion_key, 0, overlapped.expose_provenance());
+        // SAFETY: by the promise.
+        let begun = unsafe {
+            begin(overlapped);
+            self.begin_callers(request, packet)
+        };
+        if begun.is_err() {
+            // SAFETY: as above.
+            unsafe { withdraw(overlapped) };
+        }
+        begun
+    }
+
+    /// Cancels the operation with this block, if it is in progress.
+    pub(crate) fn cancel_callers(&self, overlapped: *const Overlapped) -> bool {
+        // In a forked child another thread may have had it locked.
+        self.is_here() && {
+            let found = lock(&self.callers).get(&overlapped.addr()).copied();
+            found.is_some_and(|token| self.cancel(OperationId(token), Reason::Asked))
+        }
+    }
+}
+
+/// The caller's memory, or an array of parts of it.
+pub(crate) struct Memory {
+    first: *mut u8,
+    /// How many bytes, of all parts together.
+    length: usize,
+    parts: usize,
+}
+
+impl Memory {
+    pub(crate) const NONE: Self = Memory {
+        first: std::ptr::null_mut(),
+        length: 0,
+        parts: 0,
+    };
+
+    pub(crate) fn of(memory: *mut [u8]) -> Self {
+        Memory {
+            first: memory.cast(),
+            length: memory.len(),
+            parts: 0,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// That many parts can be read.
+    pub(crate) unsafe fn of_parts(first: *const Part, parts: usize) -> Self {
+        let length = (0..parts).fold(0_usize, |sum, index| {
+            // SAFETY: by the promise.
+            sum.saturating_add(unsafe { (*first.add(index)).length })
+        });
+        Memory {
+            first: first.cast_mut().cast(),
+            length,
+            parts,
+        }
+    }
+}
+
+fn os_error(error: io::Error) -> Error {
+    Error::Os(error.raw_os_error().unwrap_or(libc::EINVAL))
+}
+
 /// An operation is about to be begun with this block.
 ///
 /// # Safety
 ///
 /// The block is valid.
-pub(super) unsafe fn begin(overlapped: *mut Overlapped) {
+unsafe fn begin(overlapped: *mut Overlapped) {
     // SAFETY: by the promise.
     unsafe { (*overlapped).internal.store(PENDING, Ordering::Relaxed) };
 }
@@ -135,7 +234,7 @@ pub(super) unsafe fn begin(overlapped: *mut Overlapped) {
 /// # Safety
 ///
 /// The block is valid.
-pub(super) unsafe fn withdraw(overlapped: *mut Overlapped) {
+unsafe fn withdraw(overlapped: *mut Overlapped) {
     // SAFETY: by the promise.
     unsafe { (*overlapped).internal.store(SUCCESS, Ordering::Relaxed) };
 }

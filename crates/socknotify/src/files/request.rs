@@ -23,7 +23,7 @@ const PIECE: usize = 256 << 10;
 
 /// The kind of operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Read,
     Write,
     /// The memory is the [parts](Part).
@@ -54,7 +54,7 @@ pub(super) struct Request {
 /// `iovec` — A part of an operation's memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Part {
+pub(crate) struct Part {
     pub(super) memory: *mut u8,
     pub(super) length: usize,
 }

@@ -21,17 +21,19 @@ use std::num::NonZero;
 
 pub(crate) use self::owners::Owner;
 #[cfg(unix)]
-pub(crate) use unix::*;
+pub use unix::Process;
 #[cfg(unix)]
-pub use unix::{BorrowedSocket, OwnedSocket, Process};
+pub(crate) use unix::*;
+#[cfg(windows)]
+pub use windows::Process;
 #[cfg(windows)]
 pub(crate) use windows::*;
-#[cfg(windows)]
-pub use windows::{BorrowedSocket, OwnedSocket, Process};
 
-/// The Win32 code for what the system calls by this number. Where it is none, `ERROR_GEN_FAILURE`.
-pub(crate) const fn code(number: i32) -> u32 {
-    if cfg!(windows) { number as u32 } else { 31 }
+pub(crate) use crate::values::socket::{AsSocket, RawSocket, raw};
+
+/// The concurrency value that a port has when none is given: the available parallelism, at least 1.
+pub fn default_concurrency() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A descriptor, by its number: small and dense. On Windows the number is a fourth of the socket's handle.

@@ -5,11 +5,11 @@ use super::Process;
 #[cfg(unix)]
 use super::unix::thread_state::Thread;
 
-#[cfg(test)]
+#[cfg(all(test, not(interleavings)))]
 pub(super) mod tests;
 
 /// Whether this system shows what a thread does.
-#[cfg(test)]
+#[cfg(all(test, not(interleavings)))]
 const IS_SHOWN: bool = cfg!(not(any(
     windows,
     target_os = "openbsd",
@@ -36,13 +36,7 @@ pub(crate) enum Activity {
     Unknown,
 }
 
-/// What people know a thread by, and the system call that it is in, as far as the system says.
-#[derive(Debug, Default)]
-pub(crate) struct Description {
-    pub(crate) id: Option<u32>,
-    pub(crate) name: Option<String>,
-    pub(crate) system_call: Option<&'static str>,
-}
+pub(crate) use crate::values::snapshot::Description;
 
 /// What is needed to see what one thread does.
 #[derive(Debug)]
@@ -68,7 +62,7 @@ impl ThreadState {
 
     /// What people know the thread by, and what it is in now.
     pub(crate) fn describe(&self) -> Description {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(interleavings)))]
         if self.process.is_this() {
             return self.thread.describe();
         }
@@ -77,11 +71,11 @@ impl ThreadState {
 
     /// Whether it is known to have ended. This opens nothing.
     pub(crate) fn has_ended(&self) -> bool {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(interleavings)))]
         if self.process.is_this() {
             return self.thread.has_ended();
         }
-        cfg!(not(target_os = "linux")) && self.activity() == Activity::Ended
+        cfg!(any(interleavings, not(target_os = "linux"))) && self.activity() == Activity::Ended
     }
 
     /// What the thread does now. [`Unknown`](Activity::Unknown) in a forked child.

@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::slot::connections::Node;
 use super::{Event, Held, Id, Interest, Port, Source};
-use crate::{EventFilter, Events, os};
+use crate::{EventFilter, Events, backend, os};
 
 /// What a port can [connect](Port::connect) to.
 pub trait Connect {
@@ -184,7 +184,7 @@ pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> E
 /// What it waited for did not come in time. That may be another condition, of one that is there.
 #[cold]
 pub(super) fn not_in_time<T: Source, M>(mut node: Box<Node<T>>) -> Event<T, M> {
-    let events = os::conditions(node.readiness.socket(), EventFilter::OUT);
+    let events = backend::conditions(node.readiness.socket(), EventFilter::OUT);
     if events.contains(Events::ERR) {
         return outcome(node, events);
     }

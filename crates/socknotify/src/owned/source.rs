@@ -3,7 +3,7 @@
 use super::Id;
 use crate::os::{self, AsSocket, RawSocket};
 
-pub use crate::os::{BorrowedSocket, OwnedSocket};
+pub use crate::values::socket::{BorrowedSocket, OwnedSocket};
 
 /// A value with a socket in it, which a [`Port`](super::Port) can own.
 ///

@@ -15,8 +15,8 @@ use super::slot::connections::{Armed, Looked, NEVER, Node, Resident, ToDo, Wish,
 use super::slot::packet::{Packet, is_to_take};
 use super::slot::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
-use crate::engine::{Caller, Left, Polls, Taking};
-use crate::os;
+use crate::backend;
+use crate::engine::owned::{Caller, Left, Polls, Taking};
 use crate::support::burst;
 use crate::support::lock::lock;
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
@@ -663,7 +663,7 @@ fn other_event<T: Source, M>(
         }
         Some(Reasons::TIMED_OUT) => {
             // A condition may have held first, and its report be on the way still.
-            match os::conditions(node.readiness.socket(), filter) {
+            match backend::conditions(node.readiness.socket(), filter) {
                 events if !events.is_empty() => other_event(node, None, events, filter),
                 _ if node.readiness.is_connecting() => connect::not_in_time(node),
                 _ => Event::TimedOut(Held::from_node(node)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use super::system::SystemPort;
+use crate::backend::SystemPort;
 use crate::backend::{Afd, closes};
 use crate::engine::Engine;
 use crate::os::windows::codes;

@@ -2,10 +2,12 @@
 
 #[cfg(windows)]
 mod associate;
+#[cfg(unix)]
+mod files;
 #[cfg(windows)]
 pub(crate) mod host;
+mod runtime;
 pub(crate) mod slow;
-pub(crate) mod system;
 
 use std::fmt;
 #[cfg(unix)]
@@ -13,9 +15,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::{Choice, SystemPort};
 use crate::files::Operations;
-use crate::os::AsSocket;
-use crate::port::system::{Choice, SystemPort};
+use crate::os::{AsSocket, default_concurrency};
 use crate::{Backend, Entry, Error, RegisterError, Registration, SlowThread, Snapshot, WakePolicy};
 
 /// An I/O completion port that reports the state of sockets.
@@ -548,11 +550,6 @@ impl Builder {
             choice,
         })
     }
-}
-
-/// The concurrency value that a port has when none is given: the available parallelism, at least 1.
-pub fn default_concurrency() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Lets another event loop watch the port: its descriptor is readable when a dequeue would return a packet, and now and

@@ -21,11 +21,6 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 #[cfg(not(interleavings))]
 pub(crate) use std::thread_local;
 
-#[cfg(interleavings)]
-pub(crate) use self::model::ThreadState;
-#[cfg(not(interleavings))]
-pub(crate) use crate::os::thread_state::ThreadState;
-
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -66,32 +61,6 @@ pub(crate) fn wait<'a, T>(
             drop(guard);
             loom::thread::yield_now();
             lock(mutex)
-        }
-    }
-}
-
-/// For the model checker, which does not look at threads.
-#[cfg(interleavings)]
-mod model {
-    use crate::os::thread_state::{Activity, Description};
-
-    pub(crate) struct ThreadState;
-
-    impl ThreadState {
-        pub(crate) fn of_this() -> Self {
-            ThreadState
-        }
-
-        pub(crate) fn describe(&self) -> Description {
-            Description::default()
-        }
-
-        pub(crate) fn has_ended(&self) -> bool {
-            false
-        }
-
-        pub(crate) fn activity(&self) -> Activity {
-            Activity::Unknown
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::{fmt, io};
 
-use crate::os;
-
 /// Why a call on a port failed.
 ///
 /// With [`TimedOut`](Self::TimedOut) the registrations of the call have been applied, and each holds its result. The
@@ -44,7 +42,7 @@ impl Error {
             Error::BackendUnavailable => 50,
             Error::TooManyOpenFiles => 4,
             Error::OutOfMemory => 8,
-            Error::Os(number) => os::code(number),
+            Error::Os(number) => code(number),
         }
     }
 }
@@ -153,7 +151,7 @@ impl RegistrationError {
             RegistrationError::AlreadyRegistered => 183,
             RegistrationError::OutOfMemory => 8,
             RegistrationError::LimitReached => 1450,
-            RegistrationError::Os(number) => os::code(number),
+            RegistrationError::Os(number) => code(number),
         }
     }
 }
@@ -269,4 +267,9 @@ impl From<RegisterError> for io::Error {
             RegisterError::Entry(error) => error.into(),
         }
     }
+}
+
+/// The Win32 code for what the system calls by this number. Where it is none, `ERROR_GEN_FAILURE`.
+const fn code(number: i32) -> u32 {
+    if cfg!(windows) { number as u32 } else { 31 }
 }

@@ -4,3 +4,4 @@ pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod registration;
 pub(crate) mod snapshot;
+pub(crate) mod socket;

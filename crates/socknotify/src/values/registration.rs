@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use bitflags::bitflags;
 
-use crate::os::{self, AsSocket, BorrowedSocket, RawSocket};
+use super::socket::{self, AsSocket, BorrowedSocket, RawSocket};
 use crate::{Events, RegistrationError};
 
 bitflags! {
@@ -211,7 +211,7 @@ impl Extra {
 impl<'socket> Registration<'socket> {
     /// An entry that does nothing; set its fields for any other operation.
     pub fn new<S: AsSocket + ?Sized>(socket: &'socket S) -> Self {
-        Self::of(os::raw(socket))
+        Self::of(socket::raw(socket))
     }
 
     /// ENABLE: register `socket` with `completion_key`, or overwrite the filter and the trigger of

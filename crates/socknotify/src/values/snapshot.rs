@@ -4,8 +4,6 @@ use std::fmt;
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use crate::os::thread_state::Description;
-
 /// When a port wakes a further thread for a socket that becomes ready, while others run.
 ///
 /// A posted packet never waits while a permit is free and a thread waits, whatever the policy.
@@ -75,6 +73,14 @@ impl SlowThread {
             system_call: seen.system_call,
         }
     }
+}
+
+/// What people know a thread by, and the system call that it is in, as far as the system says.
+#[derive(Debug, Default)]
+pub(crate) struct Description {
+    pub(crate) id: Option<u32>,
+    pub(crate) name: Option<String>,
+    pub(crate) system_call: Option<&'static str>,
 }
 
 /// The state of a port at one moment.

@@ -10,8 +10,7 @@ use super::gate::{Flag, Gate, Load};
 use super::limit::{AdaptiveLimit, Look, PERIOD, Rises, Sample};
 use super::thread::{Holder, Word};
 use crate::SlowThread;
-use crate::os::thread_state::Activity;
-use crate::support::sync::ThreadState;
+use crate::os::thread_state::{Activity, ThreadState};
 
 /// How many of the threads that run one look reads the states of.
 const LOOKED_AT: usize = 4;

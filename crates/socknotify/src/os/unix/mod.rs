@@ -4,21 +4,10 @@ pub(crate) mod calls;
 mod process;
 pub(super) mod thread_state;
 
-use std::os::fd::AsRawFd;
-
-pub(crate) use std::os::fd::{AsFd as AsSocket, RawFd as RawSocket};
-pub use std::os::fd::{BorrowedFd as BorrowedSocket, OwnedFd as OwnedSocket};
-
 pub(crate) use self::calls::{shut_down, unacknowledged, wait_for};
 pub use self::process::Process;
-use super::Fd;
+use super::{Fd, RawSocket};
 use crate::RegistrationError;
-pub(crate) use crate::backend::conditions;
-
-/// What the system calls this socket.
-pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
-    socket.as_fd().as_raw_fd()
-}
 
 /// Whether a connect that fails like this has only begun.
 pub(crate) fn is_connecting(error: &std::io::Error) -> bool {

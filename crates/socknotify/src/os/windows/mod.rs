@@ -11,11 +11,7 @@ pub(crate) mod codes;
 pub(crate) mod port;
 
 use std::io;
-use std::os::windows::io::AsRawSocket;
 use std::time::Duration;
-
-pub(crate) use std::os::windows::io::{AsSocket, RawSocket};
-pub use std::os::windows::io::{BorrowedSocket, OwnedSocket};
 
 use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::Networking::WinSock::{
@@ -24,13 +20,8 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 use windows_sys::Win32::System::IO::CancelIoEx;
 
-use super::Fd;
+use super::{Fd, RawSocket};
 use crate::{EventFilter, Events, RegistrationError};
-
-/// What the system calls this socket.
-pub(crate) fn raw<S: AsSocket + ?Sized>(socket: &S) -> RawSocket {
-    socket.as_socket().as_raw_socket()
-}
 
 /// Whether a connect that fails like this has only begun.
 pub(crate) fn is_connecting(error: &io::Error) -> bool {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::engine::Left;
+use crate::backend;
+use crate::engine::owned::Left;
 use crate::os::{self, Process, RawSocket};
 use crate::owned::listen::listener::Listener;
 use crate::owned::slot::packet::Packet;
@@ -471,7 +472,7 @@ impl<T> Connections<T> {
         let key = entry.completion_key;
         let system = self.port.system();
         let claim = |arming| system.claim_owned(socket, key, arming);
-        let holds = |filter| !os::conditions(socket, filter).is_empty();
+        let holds = |filter| !backend::conditions(socket, filter).is_empty();
         match place.record.look(entry, claim, holds) {
             Seen::Nothing => Looked::Nothing,
             Seen::Event => event,
@@ -644,7 +645,7 @@ impl<T> Connections<T> {
     /// Whether a connection waits for this listener.
     pub(in crate::owned) fn is_any_waiting(&self, id: Id) -> bool {
         let socket = self.slots.get(id.0).map(|place| place.socket);
-        socket.is_some_and(|socket| !os::conditions(socket, EventFilter::IN).is_empty())
+        socket.is_some_and(|socket| !backend::conditions(socket, EventFilter::IN).is_empty())
     }
 
     /// Close the port when the last connection has ended and all work is done, and accept no connection more.

@@ -6,8 +6,8 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use crate::engine::Left;
 use crate::engine::interleavings::{Port, do_and_dequeue, explore_owning};
+use crate::engine::owned::Left;
 use crate::owned::slot::packet::{Packet, is_to_take};
 use crate::owned::slot::record::{Put, Reasons, Record, Seen};
 use crate::values::entry::Arming;

@@ -1,4 +1,4 @@
-//! Nothing can be seen.
+//! Nothing can be seen, nor is anything in the model checker.
 //!
 //! OpenBSD counts another thread's processor time only up to when the thread got its processor, so a thread that
 //! computes seems to stand still; and it kills a process that has pledged not to list processes, and lists its own.

@@ -2,14 +2,11 @@
 
 #![allow(unsafe_code, reason = "the caller's memory, by the caller's promise")]
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
 
-use super::overlapped::{self, Overlapped};
-use super::request::{Kind, MOST, Part, Request};
-use super::{OperationId, Reason, system};
-use crate::support::lock::lock;
-use crate::{CompletionPort, Entry, Error};
+use crate::files::{Kind, Memory, Overlapped};
+use crate::{CompletionPort, Error};
 
 /// Only on Unix. On Windows `ReadFile` and `WriteFile` do the same on a file that is
 /// [associated](https://learn.microsoft.com/windows/win32/fileio/createiocompletionport) with the port.
@@ -73,7 +70,7 @@ impl CompletionPort {
     ) -> Result<(), Error> {
         // SAFETY: the promise is the same.
         unsafe {
-            self.begin(
+            self.operations().begin_at(
                 Kind::Read,
                 &file,
                 Memory::of(memory),
@@ -104,7 +101,7 @@ impl CompletionPort {
         let memory = memory.cast_mut();
         // SAFETY: the promise is the same, and what is written is only read.
         unsafe {
-            self.begin(
+            self.operations().begin_at(
                 Kind::Write,
                 &file,
                 Memory::of(memory),
@@ -136,7 +133,8 @@ impl CompletionPort {
         // SAFETY: the promise is the same; and an `IoSliceMut` has the layout of a part.
         unsafe {
             let memory = Memory::of_parts(parts.cast(), parts.len());
-            self.begin(Kind::ReadParts, &file, memory, completion_key, overlapped)
+            self.operations()
+                .begin_at(Kind::ReadParts, &file, memory, completion_key, overlapped)
         }
     }
 
@@ -162,7 +160,8 @@ impl CompletionPort {
         // SAFETY: the promise is the same; and an `IoSlice` has the layout of a part.
         unsafe {
             let memory = Memory::of_parts(parts.cast(), parts.len());
-            self.begin(Kind::WriteParts, &file, memory, completion_key, overlapped)
+            self.operations()
+                .begin_at(Kind::WriteParts, &file, memory, completion_key, overlapped)
         }
     }
 
@@ -192,7 +191,10 @@ impl CompletionPort {
             Kind::SyncAll
         };
         // SAFETY: the promise is the same.
-        unsafe { self.begin(kind, &file, Memory::NONE, completion_key, overlapped) }
+        unsafe {
+            self.operations()
+                .begin_at(kind, &file, Memory::NONE, completion_key, overlapped)
+        }
     }
 
     /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or
@@ -202,96 +204,6 @@ impl CompletionPort {
     /// may have ended meanwhile.
     #[doc(alias = "CancelIoEx")]
     pub fn cancel_operation(&self, overlapped: *const Overlapped) -> bool {
-        let operations = self.operations();
-        // In a forked child another thread may have had it locked.
-        operations.is_here() && {
-            let found = lock(&operations.callers).get(&overlapped.addr()).copied();
-            found.is_some_and(|token| operations.cancel(OperationId(token), Reason::Asked))
-        }
+        self.operations().cancel_callers(overlapped)
     }
-
-    unsafe fn begin<F: AsFd>(
-        &self,
-        kind: Kind,
-        file: &F,
-        memory: Memory,
-        completion_key: usize,
-        overlapped: *mut Overlapped,
-    ) -> Result<(), Error> {
-        // SAFETY: by the promise.
-        let offset = unsafe { (*overlapped).offset() };
-        let length = u32::try_from(memory.length).ok();
-        let is_possible = i64::try_from(offset).is_ok() && memory.parts <= i32::MAX as usize;
-        let Some(length) = length.filter(|&length| length <= MOST && is_possible) else {
-            return Err(Error::InvalidParameter);
-        };
-        let file = file.as_fd().as_raw_fd();
-        // SAFETY: it is open.
-        let borrowed = unsafe { system::borrow(file) };
-        let nature = system::check(&borrowed).map_err(os_error)?;
-        let request = Request {
-            file,
-            nature,
-            association: None,
-            kind,
-            memory: memory.first,
-            length,
-            parts: memory.parts as u32,
-            offset,
-        };
-        let packet = Entry::new(completion_key, 0, overlapped.expose_provenance());
-        // SAFETY: by the promise.
-        let begun = unsafe {
-            overlapped::begin(overlapped);
-            self.operations().begin_callers(request, packet)
-        };
-        if begun.is_err() {
-            // SAFETY: as above.
-            unsafe { overlapped::withdraw(overlapped) };
-        }
-        begun
-    }
-}
-
-/// The caller's memory, or an array of parts of it.
-struct Memory {
-    first: *mut u8,
-    /// How many bytes, of all parts together.
-    length: usize,
-    parts: usize,
-}
-
-impl Memory {
-    const NONE: Self = Memory {
-        first: std::ptr::null_mut(),
-        length: 0,
-        parts: 0,
-    };
-
-    fn of(memory: *mut [u8]) -> Self {
-        Memory {
-            first: memory.cast(),
-            length: memory.len(),
-            parts: 0,
-        }
-    }
-
-    /// # Safety
-    ///
-    /// That many parts can be read.
-    unsafe fn of_parts(first: *const Part, parts: usize) -> Self {
-        let length = (0..parts).fold(0_usize, |sum, index| {
-            // SAFETY: by the promise.
-            sum.saturating_add(unsafe { (*first.add(index)).length })
-        });
-        Memory {
-            first: first.cast_mut().cast(),
-            length,
-            parts,
-        }
-    }
-}
-
-fn os_error(error: io::Error) -> Error {
-    Error::Os(error.raw_os_error().unwrap_or(libc::EINVAL))
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use windows_sys::Win32::Foundation::HANDLE;
 
-use crate::backend::Afd;
-use crate::backend::native::Native;
-use crate::engine::{Caller, Engine, Left};
+use super::Afd;
+use super::native::Native;
+use crate::engine::Engine;
+use crate::engine::owned::{Caller, Left};
 use crate::os::RawSocket;
 use crate::values::entry::Arming;
 use crate::{

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 
-use super::{FileCompletion, FileOperation, OperationId, PortFile, Reason};
+use crate::files::{FileCompletion, FileOperation, OperationId, PortFile, Reason};
 use crate::{CompletionPort, Entry, Error};
 
 #[doc(hidden)]

@@ -25,19 +25,19 @@ use std::time::{Duration, Instant};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
-use super::helpers::Ticket;
-use super::request::{Association, Kind, Request};
-use super::system;
-use super::{Begun, Completed, FileDriver, Operations};
 use crate::Entry;
-use crate::port::system::SystemPort;
+use crate::backend::SystemPort;
+use crate::files::helpers::Ticket;
+use crate::files::request::{Association, Kind, Request};
+use crate::files::system;
+use crate::files::{Begun, Completed, FileDriver, Operations};
 use crate::support::lock::lock;
 
 /// What this does.
-pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::IoUring);
+pub(in crate::files) const DRIVER: Option<FileDriver> = Some(FileDriver::IoUring);
 
 /// How long closing waits before it looks what has completed: the thread says so.
-pub(super) const TICK: Duration = Duration::from_secs(3600);
+pub(in crate::files) const TICK: Duration = Duration::from_secs(3600);
 
 /// How many operations one submission may have; and how many cancellations.
 const BATCH: usize = 64;
@@ -70,7 +70,7 @@ const SHORTAGE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(1);
 
 /// What others share with the thread that owns the ring.
-pub(super) struct KernelIo {
+pub(in crate::files) struct KernelIo {
     queue: Mutex<Queue>,
     /// Something was queued since the last [`flush`](Self::flush).
     is_due: AtomicBool,
@@ -94,12 +94,15 @@ struct Queue {
 
 impl KernelIo {
     /// Test whether a ring can be made.
-    pub(super) fn probe() -> io::Result<()> {
+    pub(in crate::files) fn probe() -> io::Result<()> {
         make().map(drop)
     }
 
     /// A ring whose completions are queued on the port of these operations, and its thread.
-    pub(super) fn new(operations: &Arc<Operations>, _: &SystemPort) -> io::Result<Arc<Self>> {
+    pub(in crate::files) fn new(
+        operations: &Arc<Operations>,
+        _: &SystemPort,
+    ) -> io::Result<Arc<Self>> {
         let ring = make()?;
         // SAFETY: no argument is a pointer.
         let waker = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -128,7 +131,7 @@ impl KernelIo {
     }
 
     /// Every file can be used.
-    pub(super) fn associate(&self, _file: &File, _key: usize) -> Association {
+    pub(in crate::files) fn associate(&self, _file: &File, _key: usize) -> Association {
         None
     }
 
@@ -138,7 +141,7 @@ impl KernelIo {
     ///
     /// If [`Operations::submits`] allows it, the request's file and memory stay valid from then on, and nobody touches the
     /// memory, until [`Operations::on_completed`] was called for it.
-    pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
+    pub(in crate::files) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
         if !is_for_ring(request) {
             return Begun::Refused;
         }
@@ -154,12 +157,12 @@ impl KernelIo {
     }
 
     /// A queued operation was cancelled.
-    pub(super) fn withdraw(&self, ticket: Ticket) {
+    pub(in crate::files) fn withdraw(&self, ticket: Ticket) {
         lock(&self.queue).operations.remove(&ticket);
     }
 
     /// Cancel an operation that was submitted, if that is still possible.
-    pub(super) fn cancel(&self, key: usize) {
+    pub(in crate::files) fn cancel(&self, key: usize) {
         let mut queue = lock(&self.queue);
         queue.cancels.push(key);
         self.wake(&mut queue);
@@ -167,7 +170,7 @@ impl KernelIo {
 
     /// Wake the thread if something was queued.
     #[inline]
-    pub(super) fn flush(&self) {
+    pub(in crate::files) fn flush(&self) {
         if self.is_due.load(Ordering::SeqCst) && self.is_due.swap(false, Ordering::SeqCst) {
             self.wake(&mut lock(&self.queue));
         }
@@ -183,12 +186,12 @@ impl KernelIo {
     }
 
     /// No packet is the kernel's own: the thread takes the completions.
-    pub(super) fn on_completed(&self, _entry: &Entry) -> Option<(usize, Completed)> {
+    pub(in crate::files) fn on_completed(&self, _entry: &Entry) -> Option<(usize, Completed)> {
         None
     }
 
     /// Accept nothing more, and have the kernel cancel what it can. The thread ends when the kernel has completed all.
-    pub(super) fn close(&self) {
+    pub(in crate::files) fn close(&self) {
         let mut queue = lock(&self.queue);
         queue.is_closed = true;
         // Whatever it does, it looks.
@@ -197,7 +200,7 @@ impl KernelIo {
     }
 
     /// Wait for the thread of a closed ring, whose operations are complete.
-    pub(super) fn join(&self) {
+    pub(in crate::files) fn join(&self) {
         let thread = lock(&self.thread).take();
         let Some(thread) = thread else { return };
         // It may drop what the caller has given, and so be this one. `thread::current` would allocate in a caller's thread.

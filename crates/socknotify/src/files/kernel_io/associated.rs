@@ -21,21 +21,21 @@ use windows_sys::Win32::Foundation::{
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 
-use super::helpers::Ticket;
-use super::request::{Association, Kind, Request};
-use super::{Begun, Completed, FileDriver, Operations};
 use crate::Entry;
-use crate::port::system::SystemPort;
+use crate::backend::SystemPort;
+use crate::files::helpers::Ticket;
+use crate::files::request::{Association, Kind, Request};
+use crate::files::{Begun, Completed, FileDriver, Operations};
 use crate::support::lock::lock;
 
 /// What this does.
-pub(super) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
+pub(in crate::files) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
 
 /// How long closing waits before it looks what has completed.
-pub(super) const TICK: Duration = Duration::from_millis(1);
+pub(in crate::files) const TICK: Duration = Duration::from_millis(1);
 
 /// A port whose packets are those of the kernel's.
-pub(super) struct KernelIo {
+pub(in crate::files) struct KernelIo {
     /// Different for each.
     id: u64,
     port: SystemPort,
@@ -62,12 +62,12 @@ struct PendingIo {
 unsafe impl Send for InFlight {}
 
 impl KernelIo {
-    pub(super) fn probe() -> io::Result<()> {
+    pub(in crate::files) fn probe() -> io::Result<()> {
         Ok(())
     }
 
     /// Operations that complete on this port.
-    pub(super) fn new(_: &Arc<Operations>, port: &SystemPort) -> io::Result<Arc<Self>> {
+    pub(in crate::files) fn new(_: &Arc<Operations>, port: &SystemPort) -> io::Result<Arc<Self>> {
         static PORTS: AtomicU64 = AtomicU64::new(0);
         Ok(Arc::new(KernelIo {
             id: PORTS.fetch_add(1, Ordering::Relaxed),
@@ -78,7 +78,7 @@ impl KernelIo {
 
     /// `CreateIoCompletionPort` — Have the operations on a file complete on the port under this key, if it was opened
     /// for that.
-    pub(super) fn associate(&self, file: &File, key: usize) -> Association {
+    pub(in crate::files) fn associate(&self, file: &File, key: usize) -> Association {
         let associated = self.port.associate(file.as_raw_handle(), key);
         associated.ok().map(|()| self.id)
     }
@@ -88,7 +88,7 @@ impl KernelIo {
     /// # Safety
     ///
     /// The request's file and memory stay valid, and nobody touches the memory, until its completion was taken.
-    pub(super) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
+    pub(in crate::files) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
         let &Request {
             file: handle,
             association,
@@ -129,35 +129,35 @@ impl KernelIo {
     }
 
     /// There is nothing to flush: operations begin at once.
-    pub(super) fn flush(&self) {}
+    pub(in crate::files) fn flush(&self) {}
 
     /// There is no queue.
-    pub(super) fn withdraw(&self, _: Ticket) {}
+    pub(in crate::files) fn withdraw(&self, _: Ticket) {}
 
     /// There is no thread.
-    pub(super) fn join(&self) {}
+    pub(in crate::files) fn join(&self) {}
 
     /// `CancelIoEx` — Cancel an operation, if that is still possible.
-    pub(super) fn cancel(&self, key: usize) {
+    pub(in crate::files) fn cancel(&self, key: usize) {
         if let Some(pending) = lock(&self.in_flight).pending.get(&key) {
             pending.cancel();
         }
     }
 
     /// The operation of a packet, and its outcome.
-    pub(super) fn on_completed(&self, entry: &Entry) -> Option<(usize, Completed)> {
+    pub(in crate::files) fn on_completed(&self, entry: &Entry) -> Option<(usize, Completed)> {
         let mut in_flight = lock(&self.in_flight);
         let key = *in_flight.keys.get(&entry.overlapped)?;
         Some((key, in_flight.take_completed(key)?))
     }
 
     /// The outcome of an operation whose packet was not dequeued.
-    pub(super) fn completed(&self, key: usize) -> Option<Completed> {
+    pub(in crate::files) fn completed(&self, key: usize) -> Option<Completed> {
         lock(&self.in_flight).take_completed(key)
     }
 
     /// Cancel all operations that can be cancelled.
-    pub(super) fn close(&self) {
+    pub(in crate::files) fn close(&self) {
         let in_flight = lock(&self.in_flight);
         in_flight.pending.values().for_each(PendingIo::cancel);
     }
