@@ -1,4 +1,4 @@
-//! The port of Windows: the engine over polls of the socket driver, or the kernel's own.
+//! [`SystemPort`] on Windows: the engine over `afd`, or the kernel's own port.
 
 use std::sync::Arc;
 use std::thread::ThreadId;

@@ -1,4 +1,4 @@
-//! What the engine needs of a system: [`Backend`], and the values that pass between the two.
+//! [`Backend`]: what the engine needs of a readiness interface; and the values that pass between the two.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,10 +13,11 @@ use std::time::Duration;
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
+use super::owned::{Caller, Left, Polls, Taking};
 use super::table::interest::Flag;
 use super::{
-    Arm, ArmError, Backend, Caller, DESCRIPTOR, Engine, Interest, Left, Mode, Polls, Report,
-    Reports, Table, Taking, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Engine, Interest, Mode, Report, Reports, Table, Wait,
+    Waited,
 };
 use crate::os::Fd;
 use crate::values::entry::Arming;

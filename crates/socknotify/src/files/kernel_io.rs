@@ -1,4 +1,4 @@
-//! For systems that perform no operations on files themselves.
+//! Systems without operations on files: each is refused, and a helper thread performs it.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Completions other than readiness: blocking work, and operations on files.
+//! Operations on files, which complete on a port; and helper threads for work that blocks.
 //!
 //! [`Operations`] has those of a port, whoever's the memory is, each in a slot. The system performs them, or a helper
 //! thread does. On Linux the system's part is a ring with one thread (`kernel_io/ring.rs`) of its own.

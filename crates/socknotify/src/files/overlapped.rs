@@ -1,4 +1,4 @@
-//! [`Overlapped`]: the caller's block of an operation with the caller's memory.
+//! [`Overlapped`]: the caller's block of an operation, and the operations that have one.
 
 #![allow(unsafe_code, reason = "the caller's block, by the caller's promise")]
 

@@ -1,4 +1,4 @@
-//! Files on Unix.
+//! Reads, writes and kinds of files on Unix.
 
 #![allow(unsafe_code, reason = "files are known here by number")]
 

@@ -1,4 +1,4 @@
-//! Files on Windows.
+//! Reads, writes and kinds of files on Windows.
 
 #![allow(unsafe_code, reason = "handles, and memory that is lent to the kernel")]
 

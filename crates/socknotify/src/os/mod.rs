@@ -1,7 +1,7 @@
-//! Names and numbers of sockets, on each family of systems.
+//! What the library needs of the operating system besides readiness: descriptors, forks, threads, errors.
 //!
-//! Public signatures use [`AsSocket`], [`RawSocket`] and [`BorrowedSocket`]. The engine and the
-//! backends use small dense *numbers*, and this module converts between them.
+//! A public signature has the [socket](crate::values::socket) of the family; the engine and the backends have an [`Fd`], a
+//! small dense number. This module converts between them.
 
 mod owners;
 #[cfg_attr(

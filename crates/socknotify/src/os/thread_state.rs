@@ -1,4 +1,4 @@
-//! What one thread of this process does, seen from another thread: whether it sleeps or runs.
+//! [`ThreadState`]: whether a thread of this process runs or sleeps, read by another thread.
 
 #[cfg(unix)]
 use super::Process;

@@ -1,4 +1,4 @@
-//! [`Closed`]: what was left in a port when it was closed.
+//! [`Closed`]: what a closed port still had.
 
 use std::fmt;
 use std::mem;

@@ -1,7 +1,7 @@
-//! Graceful shutdown.
+//! [`Port::drain`]: graceful shutdown.
 //!
-//! All connections are interrupted; one that is adopted later finds a flag. Operations and work are counted until the worker
-//! that has taken the result calls `process` again, so what it begins in turn is counted before the port can close.
+//! All connections are interrupted, and each that is adopted later. An operation or work counts as pending until the
+//! worker that took its result calls `process` again, so what it begins in turn is counted before the port can close.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Operations on files, which complete on the port.
+//! [`Port::begin`]: operations on files, which complete as events.
 
 use std::fs::File;
 

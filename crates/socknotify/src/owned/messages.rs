@@ -1,4 +1,4 @@
-//! Messages, now or later, to any worker.
+//! [`Port::send`], [`Port::send_after`], [`Port::send_every`]: messages to whichever worker dequeues next.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};

@@ -1,4 +1,4 @@
-//! Blocking work: it runs on helper threads, and its result is a message.
+//! [`Port::offload`]: blocking work on helper threads, whose result is a message.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};

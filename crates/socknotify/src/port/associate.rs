@@ -1,4 +1,4 @@
-//! Overlapped operations of others, on the port's queue.
+//! [`CompletionPort::associate`]: overlapped operations that the caller begins complete on the port.
 
 use std::os::windows::io::{AsHandle, AsRawHandle, AsSocket};
 

@@ -1,4 +1,4 @@
-//! [`CompletionPort`]: operations on files.
+//! [`CompletionPort::read_at`] and its like: operations on files, with the caller's memory.
 
 #![allow(unsafe_code, reason = "the caller's memory, by the caller's promise")]
 

@@ -1,4 +1,4 @@
-//! A port that the caller has made and dequeues from with the system's calls, for `socknotify.dll`.
+//! A [`CompletionPort`] over a completion port of the caller's, who dequeues with the system's calls: for `socknotify.dll`.
 
 use std::os::windows::io::OwnedHandle;
 use std::sync::Arc;

@@ -1,7 +1,5 @@
-//! [`CompletionPort`]: operations with buffers that the port owns, for interfaces above this one.
-//!
-//! [`owned::Port`](crate::owned::Port) is the interface for programs. A runtime has packets of its own, among which those
-//! of operations come.
+//! [`CompletionPort::begin_operation`] and its like: operations on files with memory that the port owns, for async runtimes.
+//! Programs use [`owned::Port`](crate::owned::Port).
 
 use std::fs::File;
 use std::io;

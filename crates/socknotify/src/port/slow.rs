@@ -1,4 +1,4 @@
-//! [`SlowWatch`]: which threads are to be told of because their handlers take long.
+//! [`SlowWatch`]: which threads to report because their handlers take long.
 
 use std::collections::HashMap;
 use std::mem;

@@ -1,4 +1,4 @@
-//! Queues after a burst.
+//! Queues that give memory back after a burst.
 
 use std::collections::VecDeque;
 

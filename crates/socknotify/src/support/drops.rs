@@ -1,4 +1,4 @@
-//! Dropping what the caller has given, which runs the caller's code.
+//! Dropping values of the caller, whose `Drop` may panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! Locks whose values stay whole when a thread panics: poison says nothing here.
+//! Locking without poison: every value stays whole when a thread panics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Data structures and locks that know nothing of ports.
+//! Data structures and locks. They know nothing of sockets, systems or ports.
 
 pub(crate) mod burst;
 pub(crate) mod drops;

@@ -1,4 +1,4 @@
-//! Growing arrays for indices that are small and dense, as descriptor numbers are.
+//! Arrays that grow without moving, for small dense indices such as descriptor numbers.
 
 use std::sync::OnceLock;
 

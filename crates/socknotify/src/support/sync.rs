@@ -1,4 +1,4 @@
-//! The locks and the like of the engine and of workers, so that the model checker can stand in for them.
+//! Locks, atomics and thread-locals of what is model-checked: the standard library's, or loom's.
 
 #[cfg(interleavings)]
 pub(crate) use loom::sync::Condvar;

@@ -1,4 +1,4 @@
-//! The values that callers, ports and backends exchange.
+//! The types of public signatures that all rooms use.
 
 pub(crate) mod entry;
 pub(crate) mod error;

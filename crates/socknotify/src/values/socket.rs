@@ -1,4 +1,4 @@
-//! What the standard library calls sockets, on each family of systems: descriptors, or sockets of Windows.
+//! The standard library's types of sockets: descriptors on Unix, sockets on Windows.
 
 #[cfg(unix)]
 pub(crate) use std::os::fd::{AsFd as AsSocket, RawFd as RawSocket};

@@ -1,5 +1,5 @@
 //! What the documents name exists: `docs/CONTRACT.md` the tests of each clause, all of them the files and headings
-//! that they link to.
+//! that they link to, and the design the files that it names.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -128,5 +128,65 @@ fn every_link_in_the_documents_leads_somewhere() -> io::Result<()> {
         }
     }
     assert!(links > 50, "{links}");
+    Ok(())
+}
+
+/// All files and folders below this one, by their paths from it.
+fn tree(folder: &Path, below: &str, found: &mut Vec<String>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let here = format!("{below}/{name}");
+        if path.is_dir() {
+            tree(&path, &here, found)?;
+        }
+        found.push(here);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_file_that_the_design_names_exists() -> io::Result<()> {
+    let mut files = Vec::new();
+    for folder in ["src", "tests"] {
+        tree(
+            &package().join(folder),
+            &format!("crates/socknotify/{folder}"),
+            &mut files,
+        )?;
+    }
+    let is_there = |name: &str| files.iter().any(|file| file.ends_with(&format!("/{name}")));
+
+    let design = package().join("../../docs/DESIGN.md");
+    let mut named = Vec::new();
+    for document in documents()? {
+        if document == design || document.parent().is_some_and(|it| it.ends_with("design")) {
+            let text = prose(&document)?;
+            let words = text.split('`').skip(1).step_by(2);
+            let files = words.filter(|it| it.ends_with(".rs") && !it.starts_with("crates/"));
+            named.extend(files.map(str::to_owned));
+        }
+    }
+    // The tree, whose inner lines go with the last outer one.
+    let mut room = "";
+    let design = fs::read_to_string(design)?;
+    let tree = design.split("crates/socknotify/src/\n").nth(1);
+    for line in tree
+        .unwrap_or_default()
+        .lines()
+        .take_while(|line| line.starts_with("  "))
+    {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        let outer = if line.starts_with("    ") {
+            room
+        } else {
+            "src/"
+        };
+        named.push(format!("{outer}{}", name.trim_end_matches('/')));
+        room = if line.starts_with("    ") { room } else { name };
+    }
+    assert!(named.len() > 30, "{named:?}");
+    named.retain(|name| !is_there(name));
+    assert!(named.is_empty(), "only in the documents: {named:?}");
     Ok(())
 }

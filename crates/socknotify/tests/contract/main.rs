@@ -12,6 +12,7 @@ extern crate socknotify_test_macros;
 mod support;
 
 mod document;
+mod layers;
 
 mod a_association;
 mod b_operations;

@@ -1,4 +1,4 @@
-//! The driver's conditions, and the contract's.
+//! The driver's conditions, and the library's.
 
 use super::device;
 use crate::Events;

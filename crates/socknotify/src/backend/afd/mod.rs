@@ -11,7 +11,7 @@
 //!
 //! Polls refer to sockets, not to handles. [`closes`] knows which socket a handle's value refers to.
 //!
-//! The engine has its own places, and does not use the kernel's. To close, each woken thread posts again the packet that
+//! The engine counts permits, so the kernel's limit is not used. To close, each woken thread posts again the packet that
 //! wakes the next.
 //!
 //! # Arming again

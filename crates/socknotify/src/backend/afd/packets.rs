@@ -1,4 +1,4 @@
-//! The packets of the kernel's port: which are this backend's own, and what they say.
+//! The packets of the kernel's port: which are this backend's own, and what each means.
 
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 

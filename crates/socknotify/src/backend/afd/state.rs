@@ -1,4 +1,4 @@
-//! The sockets that are watched, and their polls.
+//! [`State`]: the watched sockets and their polls, under the backend's lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -1,4 +1,4 @@
-//! What Winsock knows of a socket.
+//! Winsock: a socket's options, and the provider's socket beneath it.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The system calls, by the numbers of descriptors.
+//! `epoll` and its relatives: the system calls, by descriptor number.
 
 #![allow(unsafe_code, reason = "descriptors are known here by number only")]
 

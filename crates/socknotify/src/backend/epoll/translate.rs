@@ -1,4 +1,4 @@
-//! The contract's conditions and the kernel's flags, in both directions.
+//! The library's conditions as flags of `epoll` and `poll`, and back.
 
 use super::sys::{self, Kind};
 use crate::engine::{Interest, Mode};

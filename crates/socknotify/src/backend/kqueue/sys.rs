@@ -1,4 +1,4 @@
-//! The system calls.
+//! `kqueue` and its relatives: the system calls.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! The two timers of a port: `EVFILT_TIMER`.
+//! `EVFILT_TIMER`: the two timers of a port.
 
 use std::time::Duration;
 

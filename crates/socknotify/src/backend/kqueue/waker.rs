@@ -1,4 +1,4 @@
-//! Waking the thread that waits.
+//! [`Waker`]: `EVFILT_USER`, or a pipe, wakes the thread that polls.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

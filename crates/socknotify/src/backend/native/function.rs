@@ -1,4 +1,4 @@
-//! The function that native ports use, and checks of its types.
+//! `ProcessSocketNotifications`, looked up at run time, and checks of its types.
 
 use std::mem;
 use std::ptr::null_mut;

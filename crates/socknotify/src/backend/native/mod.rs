@@ -1,6 +1,6 @@
 //! Windows from build 20348: the kernel's own port, and its `ProcessSocketNotifications`.
 //!
-//! The kernel has the queue, the places, the order of threads and the registrations. This module adds closing while
+//! The kernel has the queue, the permits, the order of threads and the registrations. This module adds closing while
 //! threads use the port, waits that end within a millisecond and never early, named errors, and waiting for the last notification of what leaves the port ([`leaving`]).
 //!
 //! *Closing.* As soon as a handle is closed, its value can be reused, and a thread that is about to wait would wait in

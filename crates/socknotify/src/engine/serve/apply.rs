@@ -1,4 +1,4 @@
-//! Registrations: from the caller's entries to the table, and what has to be armed.
+//! Apply registrations: the caller's entries change the table, and are armed in batches.
 
 use crate::engine::backend::{Arm, Backend, Caller, Wait};
 use crate::engine::table::interest::{ArmError, Flag, Interest, State, Word, mode_of};

@@ -1,4 +1,4 @@
-//! Packets for the caller: reports of the backend, straight into its entries, and what is queued.
+//! Collect packets: from the backend's reports and from the queue, into the caller's entries.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

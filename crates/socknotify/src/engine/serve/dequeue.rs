@@ -1,4 +1,4 @@
-//! Dequeuing: take packets, or wait for them, in the backend or parked.
+//! Dequeue: take a permit, and what is ready; otherwise poll, or park.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -1,5 +1,5 @@
-//! [`Word`]: all that the hot path has to know of one registration, in 64 bits; [`Interest`]: what to watch a
-//! descriptor for.
+//! [`Word`]: state, filter, mode, flags and generation of a registration, in 64 bits; [`Interest`]: a word and its
+//! descriptor, which a backend arms.
 
 use crate::os::Fd;
 use crate::values::entry::Arming;

@@ -1,6 +1,6 @@
 //! [`Roster`]: the threads that have dequeued from a port, as others see them.
 //!
-//! It counts, it looks at a few that run, and it has the limit learn what it finds. It changes nothing that a thread has.
+//! It counts them, samples the states of a few that run, and passes that to the limit. It changes nothing that a thread has.
 
 use std::sync::Arc;
 use std::thread::ThreadId;

@@ -1,4 +1,4 @@
-//! System calls that are the same on all Unix systems, and the names of their errors here.
+//! System calls that all Unix systems have, and error numbers as the library's errors.
 
 #![allow(unsafe_code, reason = "sockets are known here by number only")]
 

@@ -1,4 +1,4 @@
-//! Sockets are file descriptors, whose numbers are small and dense.
+//! Unix: an [`Fd`] is the number of a file descriptor.
 
 pub(crate) mod calls;
 mod process;

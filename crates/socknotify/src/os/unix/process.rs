@@ -1,4 +1,4 @@
-//! Detecting a fork without a system call.
+//! [`Process`]: detects a fork without a system call.
 //!
 //! A thread that the child does not have may hold a lock. So each call checks whether it is in a child before it takes a
 //! lock: a handler counts forks in the child, and calls compare two integers. It also resets the table of which port a

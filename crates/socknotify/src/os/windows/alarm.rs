@@ -1,4 +1,4 @@
-//! A timer of a thread pool of the system's that posts a packet.
+//! [`Alarm`]: a thread pool's timer that posts a packet.
 
 use std::io;
 use std::ptr::null;

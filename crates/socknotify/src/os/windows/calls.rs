@@ -1,4 +1,4 @@
-//! How many calls of the kernel there are for each thing that is done. Only tests count them.
+//! Counts system calls, for tests of how many an operation makes.
 
 #[cfg(test)]
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! What the system's error codes mean.
+//! Error codes of the system, as the library's errors.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Sockets are handles, whose values are multiples of four.
+//! Windows: an [`Fd`] is a fourth of a socket's handle, because handles are multiples of four.
 
 #![allow(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! The kernel's completion port.
+//! [`KernelPort`]: the kernel's completion port.
 
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};

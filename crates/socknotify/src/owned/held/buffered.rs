@@ -1,4 +1,4 @@
-//! [`Buffered`]: a stream that is read ahead.
+//! [`Buffered`]: a stream with a read buffer, as [`BufReader`], that can be armed.
 
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 

@@ -1,4 +1,4 @@
-//! [`Limited`]: waits for a peer, with a limit for several calls.
+//! [`Limited`]: a stream whose reads and writes share one time limit.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};

@@ -1,4 +1,4 @@
-//! [`Worker::linger`]: a connection ends so that its peer gets all that was sent to it.
+//! [`Worker::linger`]: close a connection once its peer has received all that was sent.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! [`Outbox`]: what other threads have for a connection to send.
+//! [`Outbox`]: a queue of bytes that any thread may fill, and only the thread that holds the connection sends.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Write};

@@ -1,4 +1,4 @@
-//! [`Readiness`]: whether a held connection is drained, so that the port need not ask the kernel.
+//! [`Readiness`]: whether a held connection is drained. One that is needs no readiness check when it is armed.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;

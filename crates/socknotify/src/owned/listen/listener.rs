@@ -1,4 +1,4 @@
-//! [`Listen`], [`Listening`], and what a port knows of a listener.
+//! [`Listen`], [`Listening`], and the state of a listener in a port.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

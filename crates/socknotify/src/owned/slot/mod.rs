@@ -1,4 +1,5 @@
-//! The slots of a port's connections: who may use one is decided here, with the slot locked.
+//! Where connections are while no thread holds them. A slot's lock guards its [`record`], which alone decides who takes
+//! the connection; packets only say which slot to lock.
 
 pub(super) mod connections;
 #[cfg(all(test, interleavings))]

@@ -1,4 +1,4 @@
-//! [`Packet`]: what the packets of an owning port say.
+//! [`Packet`]: what a packet of an owned port refers to, by its key and overlapped value.
 
 use crate::support::slots::Slots;
 use crate::values::entry::Arming;

@@ -1,7 +1,7 @@
 //! [`Record`]: where something that waits is, and why it is reported. It decides who gets a connection.
 //!
-//! A record is in a slot, and used with the slot locked. The port beneath only reports: packets with the slot's key say
-//! "look at this slot", and whoever looks finds here whether there is something to report.
+//! A record is in a slot, and used with the slot locked. The port beneath only reports: a packet with the slot's key makes
+//! its thread lock the slot, and the record says whether there is something to report.
 //!
 //! - Each arming has a number. A notification carries the number of the arming that it is for, so that one that comes
 //!   late is recognised.

@@ -1,4 +1,4 @@
-//! When a wait ends, and what comes later.
+//! Deadlines of connections, and timers of the port.
 
 pub(super) mod deadlines;
 pub(super) mod timers;

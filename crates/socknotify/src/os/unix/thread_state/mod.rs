@@ -1,4 +1,4 @@
-//! What a thread does: each system shows it in its own way.
+//! [`Thread`]: how each system shows whether a thread runs.
 
 #[cfg(target_vendor = "apple")]
 mod apple;
