@@ -12,7 +12,7 @@ use super::{Kqueue, identity, systems};
 use crate::engine::Engine;
 use crate::os::Fd;
 use crate::owned::{Event, Interest, Port};
-use crate::{Entry, EventFilter, Events, Registration, RegistrationError, Trigger, WakePolicy};
+use crate::{Entry, EventFilter, Events, Registration, Trigger, WakePolicy};
 
 const ONCE: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
 
@@ -351,7 +351,10 @@ mod refused {
             let mut again = [change(key, LEVEL)];
             let _ = engine.process(&mut again, &mut entries, SOON, None);
             assert!(refuse(EVFILT_READ, 0) < 4);
-            assert_eq!(again[0].result(), Err(RegistrationError::OutOfMemory));
+            assert_eq!(
+                again[0].result(),
+                Err(crate::RegistrationError::OutOfMemory)
+            );
             if !is_closed {
                 (&mut &*theirs).write_all(b"x").expect("written");
                 let enabled = process(&engine, &mut [change(key, LEVEL)], LATE);
