@@ -163,9 +163,8 @@ impl<'a> RequestBody<'a> {
 
     /// Read of what is left, which is something.
     fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let room = buffer
-            .len()
-            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let room = buffer.len().min(most);
         let buffer = &mut buffer[..room];
         while self.wire.input.bytes().is_empty() {
             if room >= DIRECT && self.wire.is_plain() {
@@ -195,10 +194,9 @@ impl<'a> RequestBody<'a> {
                 Some(frame) => {
                     self.wire.input.take(frame.length);
                     (self.left, self.trailers) = (frame.chunk, frame.trailers);
-                    self.next = if self.left == 0 {
-                        Next::End
-                    } else {
-                        Next::Chunk
+                    self.next = match self.left {
+                        0 => Next::End,
+                        _ => Next::Chunk,
                     };
                 }
             }

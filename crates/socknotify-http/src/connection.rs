@@ -194,12 +194,10 @@ impl Connection {
         };
         head::reuse(mem::take(request.headers_mut()));
         let status = response.status();
+        // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
+        let may_switch = is_whole && version == Version::HTTP_11;
         let is_valid = match response.body().0 {
-            // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
-            Kind::Upgrade(_) => {
-                let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
-                is_switch && is_whole && version == Version::HTTP_11
-            }
+            Kind::Upgrade(_) => may_switch && status == StatusCode::SWITCHING_PROTOCOLS,
             _ => !status.is_informational(),
         };
         if !is_valid {

@@ -147,11 +147,8 @@ impl State {
             false => date(headers, IF_MODIFIED_SINCE)
                 .is_some_and(|it| self.modified.is_some_and(|modified| modified <= it)),
         };
-        match (is_other, is_known) {
-            (true, _) => Some(StatusCode::PRECONDITION_FAILED),
-            (false, true) => Some(StatusCode::NOT_MODIFIED),
-            (false, false) => None,
-        }
+        let refused = is_other.then_some(StatusCode::PRECONDITION_FAILED);
+        refused.or(is_known.then_some(StatusCode::NOT_MODIFIED))
     }
 
     /// Whether `If-Range` allows a part: the client has the other parts of this state. A date counts only if it is a strong validator

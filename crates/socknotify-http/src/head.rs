@@ -197,9 +197,8 @@ fn body_length(
 
 /// Digits, and nothing else.
 pub(crate) fn number(value: &[u8]) -> Option<u64> {
-    let is_plain = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    let text = std::str::from_utf8(value).ok().filter(|_| is_plain)?;
-    text.parse().ok()
+    let text = std::str::from_utf8(value).ok();
+    text.filter(|it| !it.starts_with('+'))?.parse().ok()
 }
 
 /// Whether a list, such as `keep-alive, Upgrade`, has this element.
@@ -216,15 +215,13 @@ pub(crate) fn trailers(bytes: &[u8], most: usize) -> Result<Option<(HeaderMap, u
         Ok(Status::Partial) if known.len() < bytes.len() => Err(ErrorKind::FileTooLarge),
         Ok(Status::Partial) => Ok(None),
         Ok(Status::Complete((length, headers))) if has_whole_ends(&bytes[..length]) => {
-            let mut map = HeaderMap::new();
-            for header in headers {
-                let name = HeaderName::from_bytes(header.name.as_bytes());
-                let value = HeaderValue::from_bytes(header.value);
-                let (Ok(name), Ok(value)) = (name, value) else {
-                    return Err(ErrorKind::InvalidData);
-                };
-                map.append(name, value);
-            }
+            let fields = headers.iter().map(|it| {
+                let name = HeaderName::from_bytes(it.name.as_bytes()).ok()?;
+                Some((name, HeaderValue::from_bytes(it.value).ok()?))
+            });
+            let map = fields
+                .collect::<Option<_>>()
+                .ok_or(ErrorKind::InvalidData)?;
             Ok(Some((map, length)))
         }
         _ => Err(ErrorKind::InvalidData),

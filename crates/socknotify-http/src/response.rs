@@ -441,12 +441,11 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 fn write_head(
     out: &mut Vec<u8>,
     answer: Answer,
-    Parts {
-        status, headers, ..
-    }: &Parts,
+    parts: &Parts,
     framing: Option<(&str, &str)>,
     is_text: bool,
 ) -> bool {
+    let (status, headers) = (parts.status, &parts.headers);
     let reason = status.canonical_reason().unwrap_or("");
     for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
@@ -466,7 +465,7 @@ fn write_head(
     if let Some((name, value)) = framing {
         line(out, name, value.as_bytes());
     }
-    let connection = match *status {
+    let connection = match status {
         StatusCode::SWITCHING_PROTOCOLS if headers.contains_key(CONNECTION) => None,
         StatusCode::SWITCHING_PROTOCOLS => Some("upgrade"),
         _ if !persists => Some("close"),

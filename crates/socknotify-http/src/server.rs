@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::{fd::OwnedFd, unix::net::UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use socknotify::CompletionPort;
@@ -18,7 +18,7 @@ use crate::date;
 use crate::limits::Limits;
 use crate::log::Log;
 use crate::response::Sending;
-use crate::signals::{SERVERS, on_signals};
+use crate::signals;
 use crate::wire::{Wire, input};
 use crate::{Request, Response};
 
@@ -30,14 +30,13 @@ use crate::{Request, Response};
 #[must_use = "it serves nobody before `serve`"]
 pub struct Server {
     listener: Listener,
-    handle: Handle,
+    /// Signals end the server as long as there is this one.
+    handle: Arc<Handle>,
     limits: Limits,
     serving: Serving,
     log: io::Result<Option<Log>>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<rustls::ServerConfig>>,
-    /// Signals end it.
-    ends: OnceLock<Arc<()>>,
 }
 
 /// Where clients come to a [`Server`].
@@ -87,7 +86,7 @@ thread_local! {
     static RUNNING: OnceCell<Arc<Mutex<Running>>> = const { OnceCell::new() };
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -138,16 +137,15 @@ impl Server {
     pub fn on_port(port: CompletionPort, listener: impl Into<Listener>) -> Self {
         Server {
             listener: listener.into(),
-            handle: Handle {
+            handle: Arc::new(Handle {
                 port: Arc::new(Port::from(port)),
                 counts: Arc::default(),
-            },
+            }),
             limits: Limits::default(),
             serving: Serving::default().name("http"),
             log: Ok(None),
             #[cfg(feature = "tls")]
             tls: None,
-            ends: OnceLock::new(),
         }
     }
 
@@ -220,13 +218,14 @@ impl Server {
 
     /// To end it, and to see how it does, from other threads and from handlers.
     pub fn handle(&self) -> Handle {
-        self.handle.clone()
+        Handle::clone(&self.handle)
     }
 
     /// Ends it within this time when the process is told to end: see [`Handle::drain`]. By SIGTERM or SIGINT; on Windows by Ctrl-C and
     /// the like.
     ///
-    /// When all servers that do so have ended, these do what they do by default: they end the process.
+    /// When all servers that do so have ended, these do what they do by default: they end the process. One thread waits for signals,
+    /// for all servers, and stays.
     ///
     /// # Errors
     ///
@@ -234,9 +233,7 @@ impl Server {
     #[doc(alias = "SIGTERM")]
     #[doc(alias = "graceful_shutdown")]
     pub fn end_on_signals(&self, within: Duration) -> io::Result<()> {
-        let handle = self.handle();
-        self.ends.get_or_init(|| Arc::clone(&SERVERS));
-        on_signals(move || handle.drain(within))
+        signals::add(&self.handle, within)
     }
 
     /// Serves until it is [ended](Handle::drain): `handler` answers each request, on one of the server's threads.
@@ -286,7 +283,7 @@ impl Server {
         let shared = Arc::new(Shared {
             handler: Box::new(handler),
             limits,
-            handle: self.handle,
+            handle: Handle::clone(&self.handle),
             log,
         });
         let serves = Arc::clone(&shared);
@@ -302,12 +299,9 @@ impl Server {
             return Ok(());
         }
         let says = left.iter().map(|SlowHandler { thread, .. }| {
-            let (name, call) = (thread.name.as_deref(), thread.system_call);
-            format!(
-                "{} in {}",
-                name.unwrap_or("a thread"),
-                call.unwrap_or("no call")
-            )
+            let name = thread.name.as_deref().unwrap_or("a thread");
+            let call = thread.system_call.unwrap_or("no call");
+            format!("{name} in {call}")
         });
         let (count, says) = (left.len(), says.collect::<Vec<_>>().join(", "));
         let text = format!("{count} handlers were left behind: {says}");

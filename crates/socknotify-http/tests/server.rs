@@ -1864,16 +1864,18 @@ mod signals {
 
     const CHILD: &str = "SOCKNOTIFY_HTTP_SIGNALS_CHILD";
 
+    /// A process that runs one of the tests below.
+    fn child(test: &str) -> Command {
+        let program = std::env::current_exe().expect("it has a path");
+        let mut command = Command::new(program);
+        command.args(["--exact", test, "--ignored", "--nocapture"]);
+        command.env(CHILD, "yes");
+        command
+    }
+
     #[test]
     fn after_the_end_of_the_last_server_signals_end_the_process() -> io::Result<()> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args([
-                "--exact",
-                "signals::a_process_that_serves",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(CHILD, "yes")
+        let mut child = child("signals::a_process_that_serves")
             .stdout(Stdio::piped())
             .spawn()?;
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
@@ -1911,6 +1913,63 @@ mod signals {
         loop {
             thread::park();
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn signals_take_one_thread_for_all_servers() -> io::Result<()> {
+        assert!(
+            child("signals::a_process_of_many_servers")
+                .status()?
+                .success()
+        );
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[ignore = "it is the child of the other one"]
+    fn a_process_of_many_servers() -> io::Result<()> {
+        if std::env::var_os(CHILD).is_none() {
+            return Ok(());
+        }
+        let count = |what: &str| Ok::<_, io::Error>(std::fs::read_dir(what)?.count());
+        let counts = || Ok::<_, io::Error>((count("/proc/self/task")?, count("/proc/self/fd")?));
+        let servers = || (0..20).map(|_| server()).collect::<Vec<_>>();
+        let before = counts()?;
+        let first = servers();
+        let (threads, descriptors) = counts()?;
+        let each = descriptors - before.1;
+        // The thread, and what wakes it.
+        first[0].end_on_signals(PATIENCE)?;
+        let (_, with_signals) = counts()?;
+        let own = with_signals - descriptors;
+        assert_eq!(counts()?.0, threads + 1);
+        for server in &first {
+            server.end_on_signals(PATIENCE)?;
+        }
+        assert_eq!(counts()?, (threads + 1, with_signals));
+        // Those that are gone keep nothing, and stop no signal from reaching others.
+        drop(first);
+        assert_eq!(counts()?, (before.0 + 1, before.1 + own));
+        let second = servers();
+        for server in &second {
+            server.end_on_signals(PATIENCE)?;
+        }
+        assert_eq!(counts()?, (threads + 1, before.1 + own + each));
+        let serve = |server: Server| thread::spawn(move || server.serve(echo));
+        let serving: Vec<_> = second.into_iter().map(serve).collect();
+        let id = std::process::id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()?
+                .success()
+        );
+        for thread in serving {
+            thread.join().expect("no panic")?;
+        }
+        Ok(())
     }
 }
 
