@@ -110,6 +110,7 @@ impl Connection {
     fn serve(&mut self, readiness: &mut Readiness, shared: &Arc<Shared>) -> Next {
         if let Some(mut sending) = self.waiting.take() {
             sending.counted = None;
+            sending.running.since = Some(Instant::now());
             shared.exchange(&mut sending.running);
             return self.go_on(*sending, shared);
         }

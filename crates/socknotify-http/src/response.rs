@@ -234,9 +234,9 @@ pub(crate) struct Sending {
     gone: usize,
     /// When it has to be sent.
     pub(crate) end: Instant,
-    /// How many bytes went, and how many of them are the head's.
+    /// How many bytes went, and how many of what goes are no body's, but the head's and those between chunks.
     sent: u64,
-    head: u64,
+    framing: u64,
     /// The body could not be read to its end.
     pub(crate) has_failed: bool,
     /// While it waits for its client: who counts it, what it answers, and how much the client's system had not taken.
@@ -278,13 +278,13 @@ impl Sending {
         let mut head = Vec::with_capacity(HEAD);
         answer.persists = write_head(&mut head, answer, &parts, framing, is_text);
         if (!has_body || answer.is_head) && !matches!(body.0, Kind::Upgrade(_)) {
-            body = ().into();
+            caught(|| body = ().into());
         }
         Sending {
             answer,
             status,
             body,
-            head: head.len() as u64,
+            framing: head.len() as u64,
             bytes: Cow::Owned(head),
             gone: 0,
             end,
@@ -296,9 +296,9 @@ impl Sending {
         }
     }
 
-    /// How much of the body was sent.
+    /// How much of the body was sent. Of a chunk that broke off, what is around it counts as sent.
     pub(crate) fn length(&self) -> u64 {
-        self.sent.saturating_sub(self.head)
+        self.sent.saturating_sub(self.framing)
     }
 
     /// Send as much as the client has room for.
@@ -319,7 +319,7 @@ impl Sending {
 
     fn send(&mut self, wire: &mut Wire) -> Result<(), Stop> {
         // Whether the body can be read is known before anything is sent.
-        if self.sent == 0 && self.bytes.len() as u64 == self.head {
+        if self.sent == 0 && self.bytes.len() as u64 == self.framing {
             self.fill()?;
         }
         loop {
@@ -401,6 +401,7 @@ impl Sending {
                     count => count.map_err(|_| Stop::Body)?,
                 };
                 let out = self.bytes.to_mut();
+                let begin = out.len();
                 let is_chunk = self.answer.version == Version::HTTP_11;
                 if is_chunk {
                     // Memory takes everything. The last chunk is empty.
@@ -410,6 +411,7 @@ impl Sending {
                 if is_chunk {
                     out.extend_from_slice(b"\r\n");
                 }
+                self.framing += (out.len() - begin - count) as u64;
                 if count == 0 {
                     self.body = ().into();
                 }

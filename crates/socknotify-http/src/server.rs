@@ -6,7 +6,7 @@ use std::mem;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::{fd::OwnedFd, unix::net::UnixListener};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,9 @@ struct Counts {
 /// What a thread answers.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
+    /// When it began, and since when it is this thread's.
     begun: Option<Instant>,
+    pub(crate) since: Option<Instant>,
     /// The first line of the request.
     line: Vec<u8>,
 }
@@ -209,6 +211,8 @@ impl Server {
     /// length of the body, as far as it was sent. Behind these is the time that it took, in milliseconds, and `incomplete` if the answer
     /// broke off. In the line of the request, quotation marks and what is not printable are escaped as in Rust.
     ///
+    /// The length does not count what is around chunks; what is around a chunk that broke off may be taken off, though it was not sent.
+    ///
     /// A thread of its own writes, so that no request waits for the log. What it does not keep up with is left out, and counted in
     /// [`Metrics::log_left_out`].
     pub fn log(mut self, writer: impl Write + Send + 'static) -> Self {
@@ -330,25 +334,27 @@ impl Shared {
         let length = length.min(self.limits.head);
         self.on_running(|running| {
             running.begun = Some(Instant::now());
+            running.since = running.begun;
             running.line.clear();
             running.line.extend_from_slice(&bytes[..length]);
         });
     }
 
     pub(crate) fn end(&self) {
-        self.on_running(|running| running.begun = None);
+        self.on_running(|running| running.since = None);
     }
 
-    /// What this thread answers is this from now on, and this is what it was.
+    /// What this thread answers is this from now on, and this is what it was, and is nobody's.
     pub(crate) fn exchange(&self, other: &mut Running) {
         self.on_running(|running| mem::swap(running, other));
+        other.since = None;
     }
 
     /// Count an answer, and log it.
     pub(crate) fn count(&self, sent: &Sending, is_whole: bool, peer: SocketAddr) {
         let (status, length) = (sent.status.as_u16(), sent.length());
         let counts = &self.handle.counts;
-        let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
+        let add = |count: &AtomicU64, more| (more > 0).then(|| count.fetch_add(more, Relaxed));
         add(&counts.answers[usize::from(status / 100).min(5)], 1);
         add(&counts.sent, length);
         add(&counts.failed, sent.has_failed.into());
@@ -387,14 +393,14 @@ impl Handle {
     }
 
     /// The requests that threads have been with for this time at least, the longest first: for how long, and the method and the path,
-    /// such as `GET /reports`.
+    /// such as `GET /reports`. While an answer waits for its client, no thread is with it.
     ///
     /// For an admin's page, or for [`Serving::on_slow`], which calls when handlers take long.
     pub fn slow(&self, time: Duration) -> Vec<(Duration, String)> {
         let running = lock(&self.counts.running);
         let slow = running.iter().filter_map(|it| {
             let it = lock(it);
-            let took = it.begun?.elapsed();
+            let took = it.since?.elapsed();
             let end = memchr::memchr(b'?', &it.line).or(memchr::memrchr(b' ', &it.line));
             let request = it.line[..end.unwrap_or(it.line.len())].escape_ascii();
             (took >= time).then(|| (took, request.to_string()))
@@ -406,7 +412,7 @@ impl Handle {
 
     /// How the server does.
     pub fn metrics(&self) -> Metrics {
-        let count = |class: usize| self.counts.answers[class].load(Ordering::Relaxed);
+        let count = |class: usize| self.counts.answers[class].load(Relaxed);
         let serving = self.port.serving();
         Metrics {
             informational: count(1),
@@ -414,10 +420,10 @@ impl Handle {
             redirections: count(3),
             client_errors: count(4),
             server_errors: count(5),
-            incomplete: self.counts.incomplete.load(Ordering::Relaxed),
-            body_bytes: self.counts.sent.load(Ordering::Relaxed),
-            failed_bodies: self.counts.failed.load(Ordering::Relaxed),
-            log_left_out: self.counts.left_out.load(Ordering::Relaxed),
+            incomplete: self.counts.incomplete.load(Relaxed),
+            body_bytes: self.counts.sent.load(Relaxed),
+            failed_bodies: self.counts.failed.load(Relaxed),
+            log_left_out: self.counts.left_out.load(Relaxed),
             connections: self.port.connections(),
             threads: serving.threads,
             waiting_threads: serving.waiting,
@@ -441,7 +447,7 @@ pub struct Metrics {
     pub server_errors: u64,
     /// Answers, counted above, that broke off: the client has gone, or takes nothing, or the body failed.
     pub incomplete: u64,
-    /// Bytes of bodies that were sent.
+    /// Bytes of bodies that were sent, without what is around chunks.
     pub body_bytes: u64,
     /// Answers whose body could not be read to its end: a file became shorter, or a disk or a reader failed.
     pub failed_bodies: u64,

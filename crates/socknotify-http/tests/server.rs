@@ -700,6 +700,22 @@ fn a_body_that_panics_when_it_is_dropped_keeps_no_end_from_its_work() -> io::Res
     Ok(())
 }
 
+/// What is not sent is dropped, however it does that.
+#[test]
+fn a_body_that_is_left_out_may_panic_when_it_is_dropped() -> io::Result<()> {
+    let running = Running::start(server(), |request| {
+        let mut response = Response::new(ResponseBody::reader_of(4, Falls(4)));
+        *response.status_mut() = request.uri().path()[1..].parse().expect("a status");
+        response
+    });
+    let mut client = running.client()?;
+    for request in ["HEAD /200", "GET /204", "GET /304"] {
+        client.send(format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"))?;
+        assert!(request.ends_with(&client.head()?.status.to_string()));
+    }
+    Ok(())
+}
+
 #[test]
 fn handlers_may_block() -> io::Result<()> {
     const AT_ONCE: usize = 40;
@@ -954,6 +970,23 @@ fn what_was_done_is_counted_and_logged() -> io::Result<()> {
     ]) {
         assert!(line.contains(expected), "{line}");
     }
+    Ok(())
+}
+
+/// A body in chunks is as long as another.
+#[test]
+fn what_is_around_chunks_is_no_body() -> io::Result<()> {
+    let kept = Kept::default();
+    let mut running = Running::start(server().log(kept.clone()), |_| {
+        Response::new(ResponseBody::reader(io::repeat(b'a').take(100_000)))
+    });
+    let mut client = running.client()?;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    assert_eq!(client.answer()?.body.len(), 100_000);
+    drop(client);
+    running.end(PATIENCE)?;
+    assert_eq!(running.handle.metrics().body_bytes, 100_000);
+    assert!(kept.text().contains("\" 200 100000 "));
     Ok(())
 }
 
@@ -1538,9 +1571,10 @@ fn an_end_waits_for_a_slow_answer_within_its_time() -> io::Result<()> {
             client.head()?;
         }
         running.handle.drain(PATIENCE);
-        let length = match path {
-            "/chunks" => LONG + LONG / (16 << 10) * 8 + 5,
-            _ => LONG,
+        // Around each chunk are 8 bytes, which do not count; of the one that breaks off, no more than they do.
+        let (around, length) = match path {
+            "/chunks" => (8, LONG + LONG / (16 << 10) * 8 + 5),
+            _ => (0, LONG),
         };
         taking.0.read_exact(&mut vec![0; length])?;
         assert_eq!(taking.0.read_to_end(&mut Vec::new())?, 0, "{path}");
@@ -1554,12 +1588,13 @@ fn an_end_waits_for_a_slow_answer_within_its_time() -> io::Result<()> {
         let lines: Vec<_> = kept.lines().collect();
         assert_eq!(lines.len(), 2, "{kept}");
         let line = format!("\"GET {path} HTTP/1.1\" 200 ");
-        assert!(lines[0].contains(&format!("{line}{length} ")), "{kept}");
+        assert!(lines[0].contains(&format!("{line}{LONG} ")), "{kept}");
         assert!(lines[1].contains(&line), "{kept}");
         let words: Vec<_> = lines[1].rsplit(' ').collect();
         assert_eq!(words[0], "incomplete", "{kept}");
         let sent: usize = words[2].parse().expect("a length");
-        assert!((rest.len()..length).contains(&sent), "{kept}");
+        let received = rest.len() - rest.len().div_ceil(16 << 10) * around;
+        assert!((received..LONG).contains(&sent), "{kept}");
         assert!(words[1].parse::<f64>().expect("a time") > 0.0, "{kept}");
     }
     Ok(())
@@ -1782,6 +1817,48 @@ fn what_takes_long_is_known_by_its_path() -> io::Result<()> {
     while !running.handle.slow(Duration::ZERO).is_empty() {
         thread::yield_now();
     }
+    Ok(())
+}
+
+/// It says that its end has come, and waits to be released.
+struct Waits(mpsc::Sender<()>, mpsc::Receiver<()>);
+
+impl Read for Waits {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        let _ = self.0.send(());
+        let _ = self.1.recv_timeout(PATIENCE);
+        Ok(0)
+    }
+}
+
+/// What an answer waited for its client is no time of a thread's.
+#[test]
+fn what_takes_long_does_so_since_a_thread_is_with_it() -> io::Result<()> {
+    let (begin, begun) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let waits = Mutex::new(Some(Waits(begin, released)));
+    let running = Running::start(server(), move |_| {
+        let waits = waits.lock().expect("no panic").take();
+        let waits = waits.expect("one request");
+        Response::new(ResponseBody::reader(
+            io::repeat(b'a').take(LONG as u64).chain(waits),
+        ))
+    });
+    let mut client = running.slow_client()?;
+    client.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    client.0.fill_buf()?;
+    while !running.handle.slow(Duration::ZERO).is_empty() {
+        thread::yield_now();
+    }
+    thread::sleep(Duration::from_millis(50));
+    // From here on the client takes all.
+    let begin = Instant::now();
+    let taking = thread::spawn(move || client.answer().map(|it| it.body.len()));
+    begun.recv_timeout(PATIENCE).expect("it is taken");
+    let (took, _) = running.handle.slow(Duration::ZERO)[0];
+    assert!(took <= begin.elapsed(), "{took:?}");
+    drop(release);
+    assert_eq!(taking.join().expect("no panic")?, LONG);
     Ok(())
 }
 
