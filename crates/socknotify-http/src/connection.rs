@@ -150,7 +150,7 @@ impl Connection {
                     if self.head == 0 {
                         (self.head, self.begun) = (length, Some(Instant::now()));
                     }
-                    head::reuse(head.parts.headers);
+                    head::reuse(head.parts);
                     return Next::Event;
                 }
                 shared.begin(bytes);
@@ -171,7 +171,6 @@ impl Connection {
             version: Version::HTTP_11,
             is_head,
             persists: false,
-            now: Instant::now(),
         };
         self.send(response::error(status), answer, shared)
     }
@@ -185,15 +184,16 @@ impl Connection {
         let body = RequestBody::new(&mut self.wire, self.peer, &shared.limits, &head);
         let mut request = Request::from_parts(head.parts, body);
         let handled = caught(|| (shared.handler)(&mut request));
-        let failure = request.body().failure();
-        let is_whole = handled.is_some() && failure.is_none() && request.body_mut().skip();
+        let (parts, mut body) = request.into_parts();
+        caught(|| head::reuse(parts));
+        let failure = body.failure();
+        let is_whole = handled.is_some() && failure.is_none() && body.skip();
         let response = match failure {
             // There is nobody to answer.
             Some(None) => return Next::Drop,
             Some(Some(status)) => response::error(status),
             None => handled.unwrap_or_else(|| response::error(StatusCode::INTERNAL_SERVER_ERROR)),
         };
-        head::reuse(mem::take(request.headers_mut()));
         let status = response.status();
         // What is left of the request's body would be taken for the other protocol. HTTP/1.0 has no such answers.
         let may_switch = is_whole && version == Version::HTTP_11;
@@ -210,14 +210,14 @@ impl Connection {
             version,
             is_head,
             persists: head.persists && is_whole && !is_last,
-            now: Instant::now(),
         };
         self.send(response, answer, shared)
     }
 
     fn send(&mut self, response: Response, answer: Answer, shared: &Arc<Shared>) -> Next {
-        let end = after(answer.now, shared.limits.answer_time);
-        self.go_on(Sending::new(response, answer, end), shared)
+        let now = Instant::now();
+        let end = after(now, shared.limits.answer_time);
+        self.go_on(Sending::new(response, answer, now, end), shared)
     }
 
     /// Send what the client has room for. At the end, count and log it.

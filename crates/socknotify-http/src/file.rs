@@ -65,11 +65,10 @@ pub fn file_response(
     content_type: HeaderValue,
 ) -> io::Result<Response> {
     let metadata = file.metadata()?;
-    if metadata.is_dir() {
-        return Err(ErrorKind::IsADirectory.into());
-    }
-    if !metadata.is_file() {
-        return Err(ErrorKind::InvalidInput.into());
+    match metadata.file_type() {
+        it if it.is_file() => {}
+        it if it.is_dir() => return Err(ErrorKind::IsADirectory.into()),
+        _ => return Err(ErrorKind::InvalidInput.into()),
     }
     let state = State::of(&metadata, SystemTime::now());
     let (headers, length) = (request.headers(), metadata.len());

@@ -1,9 +1,10 @@
 //! The head of a request. What two readers could read in two ways is refused (RFC 9112, section 11.2).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 
+use bytes::BytesMut;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Uri};
 use http::{Method, Request, StatusCode, Version, request};
@@ -18,7 +19,9 @@ const BAD: StatusCode = StatusCode::BAD_REQUEST;
 
 thread_local! {
     /// What the last request of this thread has left.
-    static SPARE: Cell<HeaderMap> = Cell::default();
+    /// Memory that heads are copied to, one behind the other.
+    static COPIES: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(4096));
+    static SPARE: Cell<Option<request::Parts>> = const { Cell::new(None) };
 }
 
 #[derive(Debug)]
@@ -37,19 +40,17 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
     // What is behind a limit is not looked at: so in which parts it comes does not matter.
     let head = &bytes[..bytes.len().min(limits.head)];
     let line = &head[..head.len().min(limits.line)];
-    let (known, status) = match memchr::memchr(b'\n', line) {
-        None => (line, StatusCode::URI_TOO_LONG),
-        Some(_) => (head, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
-    };
+    let (mut known, mut status) = (head, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    if line.len() < bytes.len() && memchr::memchr(b'\n', line).is_none() {
+        (known, status) = (line, StatusCode::URI_TOO_LONG);
+    }
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
     let mut request = httparse::Request::new(&mut []);
     let length = match request.parse_with_uninit_headers(known, &mut headers) {
         Ok(Status::Complete(length)) => length,
         Ok(Status::Partial) if known.len() < bytes.len() => return Err(status),
         Ok(Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => {
-            return Err(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
-        }
+        Err(httparse::Error::TooManyHeaders) => return Err(status),
         Err(httparse::Error::Version) => {
             let version = known.splitn(3, |&it| it == b' ').nth(2);
             return match version.and_then(|it| it.strip_prefix(b"HTTP/")) {
@@ -73,27 +74,37 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
     if target.contains('#') {
         return Err(BAD);
     }
-    let version = match request.version {
+    let spare = SPARE.take();
+    let mut parts = spare.unwrap_or_else(|| Request::new(()).into_parts().0);
+    parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
+    // One copy for all values.
+    let copy = COPIES.with_borrow_mut(|it| {
+        it.extend_from_slice(&bytes[..length]);
+        it.split().freeze()
+    });
+    let begin = |part: &[u8]| part.as_ptr().addr() - bytes.as_ptr().addr();
+    let part = |part: &[u8]| copy.slice(begin(part)..begin(part) + part.len());
+    parts.uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
+    parts.version = match request.version {
         Some(0) => Version::HTTP_10,
         _ => Version::HTTP_11,
     };
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
-    let uri = Uri::try_from(target).map_err(|_| BAD)?;
-    let (mut fields, mut headers) = (Fields::default(), SPARE.take());
+    let version = parts.version;
+    let mut fields = Fields::default();
     for header in request.headers.iter() {
         let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BAD)?;
         fields.add(name.as_str(), header.value)?;
-        let value = HeaderValue::from_bytes(header.value).map_err(|_| BAD)?;
-        headers.append(name, value);
+        let value = HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| BAD)?;
+        parts.headers.append(name, value);
     }
-    check_target(&method, &uri)?;
+    check_target(&parts.method, &parts.uri)?;
     if !fields.host.map_or(version == Version::HTTP_10, is_host) {
         return Err(BAD);
     }
     // The target's host counts, whatever the header says (RFC 9112, section 3.2.2).
-    if let Some(authority) = uri.authority() {
+    if let Some(authority) = parts.uri.authority() {
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| BAD)?;
-        headers.insert(HOST, host);
+        parts.headers.insert(HOST, host);
     }
     let body = body_length(fields.length, fields.coding, version)?;
     let expects_continue = match fields.expect {
@@ -102,8 +113,6 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
         Some(_) => return Err(StatusCode::EXPECTATION_FAILED),
     };
     let persists = !fields.closes && (version == Version::HTTP_11 || fields.keeps_alive);
-    let (mut parts, ()) = Request::new(()).into_parts();
-    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, headers);
     let head = Head {
         parts,
         length: body,
@@ -114,9 +123,10 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
 }
 
 /// The request was answered: its memory serves for the next one of this thread.
-pub(crate) fn reuse(mut headers: HeaderMap) {
-    headers.clear();
-    SPARE.set(headers);
+pub(crate) fn reuse(mut parts: request::Parts) {
+    parts.headers.clear();
+    parts.extensions.clear();
+    SPARE.set(Some(parts));
 }
 
 /// What the server itself has to know.
@@ -151,7 +161,9 @@ impl<'a> Fields<'a> {
 
 /// Whether each line ends with CR and LF: others take an LF alone for an end, or do not.
 pub(crate) fn has_whole_ends(bytes: &[u8]) -> bool {
-    memchr::memchr_iter(b'\n', bytes).all(|at| at > 0 && bytes[at - 1] == b'\r')
+    // All of it is looked at, which is faster than to find one after the other.
+    let is_bare = |it: &[u8]| (it[1] == b'\n') & (it[0] != b'\r');
+    !bytes.starts_with(b"\n") && !bytes.windows(2).fold(false, |any, it| any | is_bare(it))
 }
 
 fn check_target(method: &Method, uri: &Uri) -> Result<(), StatusCode> {

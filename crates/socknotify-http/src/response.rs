@@ -23,9 +23,6 @@ use crate::wire::Wire;
 /// Bytes of up to this many go out with their head, in one call.
 const TOGETHER: usize = 64 << 10;
 
-/// How the end of a body without a length is told.
-const CHUNKED: (&str, &str) = ("transfer-encoding", "chunked");
-
 /// Most heads are no longer.
 const HEAD: usize = 512;
 
@@ -135,9 +132,7 @@ impl ResponseBody {
 
 impl fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseBody")
-            .field("length", &self.length())
-            .finish_non_exhaustive()
+        f.debug_tuple("ResponseBody").field(&self.length()).finish()
     }
 }
 
@@ -198,7 +193,6 @@ pub(crate) struct Answer {
     pub(crate) version: Version,
     pub(crate) is_head: bool,
     pub(crate) persists: bool,
-    pub(crate) now: Instant,
 }
 
 /// Why sending does not go on.
@@ -257,26 +251,32 @@ impl Drop for Sending {
 }
 
 impl Sending {
-    pub(crate) fn new(response: Response, mut answer: Answer, end: Instant) -> Self {
+    /// An answer that begins now, and has to be sent by `end`.
+    pub(crate) fn new(response: Response, mut answer: Answer, now: Instant, end: Instant) -> Self {
         let (parts, mut body) = response.into_parts();
         let status = parts.status;
-        let has_body = !(status.is_informational()
-            || status == StatusCode::NO_CONTENT
-            || status == StatusCode::NOT_MODIFIED);
+        let has_body = !(status.is_informational() || matches!(status.as_u16(), 204 | 304));
         let mut digits = itoa::Buffer::new();
         let framing = match body.length() {
             _ if !has_body => None,
             Some(length) => Some(("content-length", digits.format(length))),
-            None if answer.version == Version::HTTP_11 => Some(CHUNKED),
+            None if answer.version == Version::HTTP_11 => Some(("transfer-encoding", "chunked")),
             None => {
                 // Its end is that of the connection.
                 answer.persists = false;
                 None
             }
         };
-        let is_text = has_body && matches!(body.0, Kind::Bytes(_, true));
         let mut head = Vec::with_capacity(HEAD);
-        answer.persists = write_head(&mut head, answer, &parts, framing, is_text);
+        answer.persists = write_head(&mut head, answer, &parts, now);
+        let is_text = has_body && matches!(body.0, Kind::Bytes(_, true));
+        if is_text && !parts.headers.contains_key(CONTENT_TYPE) {
+            line(&mut head, "content-type", b"text/plain; charset=utf-8");
+        }
+        if let Some((name, value)) = framing {
+            line(&mut head, name, value.as_bytes());
+        }
+        head.extend_from_slice(b"\r\n");
         if (!has_body || answer.is_head) && !matches!(body.0, Kind::Upgrade(_)) {
             caught(|| body = ().into());
         }
@@ -312,7 +312,8 @@ impl Sending {
         }
         self.answer.persists = false;
         let response = error(StatusCode::INTERNAL_SERVER_ERROR);
-        *self = Sending::new(response, self.answer, self.end);
+        // To drop the body may panic, too.
+        caught(|| *self = Sending::new(response, self.answer, Instant::now(), self.end));
         self.has_failed = true;
         self.send(wire)
     }
@@ -357,11 +358,9 @@ impl Sending {
         let Kind::File(file, left) = &mut self.body.0 else {
             return Ok(());
         };
-        if *left > 0 && wire.is_plain() {
+        while *left > 0 && wire.is_plain() {
             // Nothing of it is in memory while it waits.
             self.bytes = Cow::default();
-        }
-        while *left > 0 && wire.is_plain() {
             if Instant::now() >= self.end {
                 return Err(Stop::Client);
             }
@@ -439,14 +438,8 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     }
 }
 
-/// True if the connection may be used again.
-fn write_head(
-    out: &mut Vec<u8>,
-    answer: Answer,
-    parts: &Parts,
-    framing: Option<(&str, &str)>,
-    is_text: bool,
-) -> bool {
+/// Write a head but for what the body makes of it. True if the connection may be used again.
+fn write_head(out: &mut Vec<u8>, answer: Answer, parts: &Parts, now: Instant) -> bool {
     let (status, headers) = (parts.status, &parts.headers);
     let reason = status.canonical_reason().unwrap_or("");
     for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
@@ -461,12 +454,6 @@ fn write_head(
             line(out, name.as_str(), value.as_bytes());
         }
     }
-    if is_text && !headers.contains_key(CONTENT_TYPE) {
-        line(out, "content-type", b"text/plain; charset=utf-8");
-    }
-    if let Some((name, value)) = framing {
-        line(out, name, value.as_bytes());
-    }
     let connection = match status {
         StatusCode::SWITCHING_PROTOCOLS if headers.contains_key(CONNECTION) => None,
         StatusCode::SWITCHING_PROTOCOLS => Some("upgrade"),
@@ -477,8 +464,7 @@ fn write_head(
         line(out, "connection", value.as_bytes());
     }
     if !headers.contains_key(DATE) {
-        date::on_date(answer.now, |date| line(out, "date", date.as_bytes()));
+        date::on_date(now, |date| line(out, "date", date.as_bytes()));
     }
-    out.extend_from_slice(b"\r\n");
     persists
 }
