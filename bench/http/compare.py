@@ -50,7 +50,8 @@ def measure(options, here, database, kind, row):
             except ConnectionRefusedError:
                 time.sleep(0.02)
         before = ticks(process)
-        wrk = ["wrk", "-t1" if options.pinned else "-t2", f"-c{options.connections}", f"-d{options.seconds}s", "--latency"]
+        threads = 1 if options.pinned or options.connections == 1 else 2
+        wrk = ["wrk", f"-t{threads}", f"-c{options.connections}", f"-d{options.seconds}s", "--latency"]
         output = subprocess.run(client + wrk + [f"http://{address}/{path}"], capture_output=True, text=True, check=True).stdout
         cpu = ticks(process) - before
     finally:
@@ -71,8 +72,11 @@ def main():
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--pinned", action="store_true", help="server and client on a processor each")
     parser.add_argument("--go", help="the program that `go build` makes of go/main.go")
-    parser.add_argument("rows", nargs="*")
+    parser.add_argument("rows", nargs="*", metavar="row", help=f"all of them, or some of {', '.join(SERVERS)}")
     options = parser.parse_args()
+    unknown = [row for row in options.rows if row not in SERVERS]
+    if unknown:
+        parser.error(f"no such row: {', '.join(unknown)}")
     here = os.path.dirname(os.path.abspath(__file__))
     with tempfile.TemporaryDirectory() as directory:
         for row in options.rows or SERVERS:

@@ -4,11 +4,12 @@
 
 use std::cell::RefCell;
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::Write;
+use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{env, io, thread};
 
 use axum::Router;
@@ -18,7 +19,7 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use may_minihttp::{HttpService, HttpServiceFactory};
 use rusqlite::{Connection, OpenFlags};
-use socknotify::owned::{Event, Interest, Port, Serving};
+use socknotify::owned::{BorrowedSocket, Event, Input, Interest, Limited, Port, Serving, Source};
 
 const ROWS: u64 = 100_000;
 const BLOCKED: Duration = Duration::from_micros(300);
@@ -93,27 +94,128 @@ async fn hyper(address: &str) -> io::Result<()> {
     }
 }
 
-/// What a program does that knows its clients: it looks for the end of a head, and takes one call's bytes for whole.
+/// A client of `by_hand`.
+struct Client(TcpStream, Input);
+
+impl Source for Client {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.0.socket()
+    }
+}
+
+/// The most bytes of a head, and the most headers; how long a client may send or take nothing.
+const HEAD: usize = 16 << 10;
+const HEADERS: usize = 100;
+const IDLE: Duration = Duration::from_secs(60);
+
+fn append(out: &mut Vec<u8>, parts: &[&str]) {
+    for part in parts {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+fn refuse(out: &mut Vec<u8>, status: &str) {
+    append(
+        out,
+        &[
+            "HTTP/1.1 ",
+            status,
+            "\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        ],
+    );
+}
+
+/// With the date of this second.
+fn on_date(call: impl FnOnce(&str)) {
+    thread_local!(static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) });
+    DATE.with_borrow_mut(|(second, text)| {
+        let now = SystemTime::now();
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        if since.as_secs() != *second {
+            (*second, *text) = (since.as_secs(), httpdate::fmt_http_date(now));
+        }
+        call(text);
+    });
+}
+
+/// Answer the requests that are whole. True if the connection ends.
+fn answer_all(input: &mut Input, out: &mut Vec<u8>) -> bool {
+    loop {
+        let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
+        let mut request = httparse::Request::new(&mut []);
+        let length = match request.parse_with_uninit_headers(input.bytes(), &mut headers) {
+            Ok(httparse::Status::Complete(length)) if length <= HEAD => length,
+            Ok(httparse::Status::Partial) if input.bytes().len() <= HEAD => return false,
+            Ok(_) | Err(httparse::Error::TooManyHeaders) => {
+                refuse(out, "431 Request Header Fields Too Large");
+                return true;
+            }
+            Err(_) => {
+                refuse(out, "400 Bad Request");
+                return true;
+            }
+        };
+        let (mut hosts, mut has_body, mut closes) = (0, false, request.version != Some(1));
+        for header in request.headers.iter() {
+            let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+            hosts += usize::from(is("host"));
+            has_body |= is("content-length") || is("transfer-encoding");
+            closes |= is("connection") && header.value.eq_ignore_ascii_case(b"close");
+        }
+        if hosts != 1 || has_body {
+            refuse(out, "400 Bad Request");
+            return true;
+        }
+        let body = answer(request.path.unwrap_or_default());
+        append(
+            out,
+            &["HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\n"],
+        );
+        if closes {
+            append(out, &["connection: close\r\n"]);
+        }
+        let mut digits = itoa::Buffer::new();
+        append(
+            out,
+            &["content-length: ", digits.format(body.len()), "\r\ndate: "],
+        );
+        on_date(|date| append(out, &[date, "\r\n\r\n", &body]));
+        input.take(length);
+        if closes {
+            return true;
+        }
+    }
+}
+
+/// What one writes on `Port::serve` for these requests alone, and with care: heads are parsed, and have a limit, as clients have times;
+/// requests may come one behind the other. Bodies are refused.
 fn by_hand(address: &str) -> io::Result<()> {
-    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-    let port = Port::<TcpStream>::new()?;
-    let listener = TcpListener::bind(address)?;
-    port.listen(listener, Interest::IN, |stream, _| stream)?;
+    let port = Port::<Client>::new()?;
+    let idle = Interest::IN.within(IDLE);
+    let client = |stream: TcpStream, _| {
+        // An answer does not wait for the one before to be acknowledged.
+        let _ = stream.set_nodelay(true);
+        Client(stream, Input::new(HEAD))
+    };
+    port.listen(TcpListener::bind(address)?, idle, client)?;
     port.serve(Serving::default(), |worker, event| {
-        let Event::Ready(mut stream, _) = event else {
+        let Event::Ready(mut held, _) = event else {
             return;
         };
-        let mut bytes = [0; 4096];
-        match stream.read(&mut bytes) {
-            Ok(length) if bytes[..length].ends_with(b"\r\n\r\n") => {
-                if stream.write_all(ANSWER).is_err() {
-                    return;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            _ => return,
+        let (Client(stream, input), readiness) = held.split();
+        // A short read empties the socket: then it is armed again without a system call.
+        let Ok(true) = input.receive(readiness.io(&*stream)) else {
+            return;
+        };
+        let mut out = Vec::with_capacity(512);
+        let ends = answer_all(input, &mut out);
+        if Limited::within(&*stream, IDLE).write_all(&out).is_err() {
+            return;
         }
-        worker.arm(stream, Interest::IN);
+        match ends {
+            true => worker.linger(held, Duration::from_secs(2)),
+            false => worker.arm(held, idle),
+        }
     })?;
     Ok(())
 }
