@@ -96,7 +96,12 @@ impl Connection {
             return Interest::IN.until(after(now, time));
         }
         let begun = *self.begun.get_or_insert(now);
-        Interest::IN.until(match self.head {
+        // The client has no room for what a handshake says, and is read when it has.
+        let wanted = match self.wire.has_unsent() {
+            true => Interest::OUT,
+            false => Interest::IN,
+        };
+        wanted.until(match self.head {
             0 => after(begun, limits.head_time),
             head => {
                 let received = self.wire.input.bytes().len() - head;

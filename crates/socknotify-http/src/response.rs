@@ -206,16 +206,6 @@ pub(crate) enum Stop {
     Body,
 }
 
-/// Of the client's stream.
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::Interrupted => Stop::Full,
-            _ => Stop::Client,
-        }
-    }
-}
-
 /// An answer on its way to its client. It waits for nobody, and goes on where it stopped.
 pub(crate) struct Sending {
     /// Whether the connection may be used again, and more.
@@ -325,7 +315,11 @@ impl Sending {
         }
         loop {
             while self.gone < self.bytes.len() || wire.has_unsent() {
-                let count = wire.send(&self.bytes[self.gone..], |stream| stream)?;
+                let sent = wire.send(&self.bytes[self.gone..], |stream| stream);
+                let count = sent.map_err(|error| match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted => Stop::Full,
+                    _ => Stop::Client,
+                })?;
                 self.gone += count;
                 self.sent += count as u64;
             }

@@ -1,16 +1,19 @@
 //! A server that speaks TLS, and clients of `rustls`.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use socket2::{Domain, SockRef, Socket, Type};
 use socknotify_http::http::StatusCode;
 use socknotify_http::rustls::pki_types::pem::PemObject;
 use socknotify_http::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use socknotify_http::rustls::version::TLS12;
 use socknotify_http::rustls::{
-    ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned,
+    ALL_VERSIONS, ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned,
+    SupportedProtocolVersion,
 };
 use socknotify_http::{Handle, Limits, Request, Response, ResponseBody, Server, Serving};
 
@@ -31,13 +34,27 @@ impl Running {
     where
         F: Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
     {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        Self::with_chain(1, listener, configure, handler)
+    }
+
+    /// The chain has so many certificates.
+    fn with_chain<F>(
+        length: usize,
+        listener: TcpListener,
+        configure: impl FnOnce(Server) -> Server,
+        handler: F,
+    ) -> io::Result<Self>
+    where
+        F: Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
+    {
         let certificate = CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate");
         let key = PrivateKeyDer::from_pem_slice(KEY).expect("a key");
         let config = ServerConfig::builder()
             .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
+            .with_single_cert(vec![certificate; length], key)
             .expect("they fit");
-        let server = configure(Server::bind("127.0.0.1:0")?.tls(Arc::new(config)));
+        let server = configure(Server::from_listener(listener)?.tls(Arc::new(config)));
         Ok(Running {
             address: server.local_addr()?,
             handle: server.handle(),
@@ -46,15 +63,21 @@ impl Running {
     }
 
     fn client(&self) -> io::Result<Client> {
+        Client::on(TcpStream::connect(self.address)?, ALL_VERSIONS)
+    }
+}
+
+impl Client {
+    fn on(stream: TcpStream, versions: &[&'static SupportedProtocolVersion]) -> io::Result<Client> {
         let mut roots = RootCertStore::empty();
         let certificate = CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate");
         roots.add(certificate).expect("it is one");
-        let config = ClientConfig::builder().with_root_certificates(roots);
+        let config = ClientConfig::builder_with_protocol_versions(versions);
+        let config = config.with_root_certificates(roots);
         let mut config = config.with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let name = "localhost".try_into().expect("a name");
         let session = ClientConnection::new(Arc::new(config), name).expect("it begins");
-        let stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(Client(BufReader::new(StreamOwned::new(session, stream))))
@@ -271,6 +294,24 @@ fn slow_handshakes_hold_no_thread() -> io::Result<()> {
         if number < 40 {
             client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
         }
+        client.answer()?;
+    }
+    Ok(())
+}
+
+/// A chain may be longer than what the system takes at once: what is left of it is sent when there is room.
+#[test]
+fn a_handshake_goes_on_when_there_is_room() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    SockRef::from(&listener).set_send_buffer_size(4096)?;
+    let running = Running::with_chain(100, listener, |it| it, echo)?;
+    for _ in 0..3 {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_recv_buffer_size(8192)?;
+        socket.connect(&running.address.into())?;
+        // One of TLS 1.2 says nothing before it has all of it.
+        let mut client = Client::on(socket.into(), &[&TLS12])?;
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
         client.answer()?;
     }
     Ok(())
