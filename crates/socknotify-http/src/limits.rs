@@ -66,8 +66,10 @@ impl Limits {
     /// The most bytes of a request's body. 1 MiB by default. A longer one is answered with 413.
     ///
     /// Up to 64 KiB of a body are received before the handler is called, and no thread waits for them: a connection may take so much
-    /// memory, and that of a [head](Self::head). With a limit of 64 KiB no client holds a thread by its body, but one that sends
-    /// `Expect: 100-continue`.
+    /// memory, and that of a [head](Self::head). There is no limit for all of them together: with the defaults, 10,000 clients that send
+    /// slowly take 800 MB. Where that is too much, allow fewer [connections](Self::connections), or shorter bodies.
+    ///
+    /// With a limit of 64 KiB no client holds a thread by its body, but one that sends `Expect: 100-continue`.
     pub const fn body(mut self, bytes: u64) -> Self {
         self.body = bytes;
         self
@@ -102,7 +104,7 @@ impl Limits {
     }
 
     /// How long a client may take to receive an answer. Ten minutes by default. Then the connection is closed. It holds no thread
-    /// meanwhile, but the answer's body.
+    /// meanwhile, but the answer's body: that of each client that is slow, without a limit for all of them.
     pub const fn answer_time(mut self, time: Duration) -> Self {
         self.answer_time = time;
         self

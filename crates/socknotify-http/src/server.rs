@@ -179,7 +179,8 @@ impl Server {
 
     /// Speaks TLS. The protocol is HTTP/1.1, whatever the configuration has for ALPN.
     ///
-    /// A client that is slow with its handshake holds no thread; it has the time of [`Limits::head_time`] for it and its first request.
+    /// A client that is slow with its handshake holds no thread; it has the time of [`Limits::head_time`] for it and its first request, also
+    /// when the server ends: one that has begun may send its request yet.
     ///
     /// # Examples
     ///
