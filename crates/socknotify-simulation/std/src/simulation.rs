@@ -196,6 +196,12 @@ pub fn switch() {
     }
 }
 
+/// How many points there were until now.
+pub fn steps() -> u64 {
+    let state = lock();
+    state.steps + state.gap - LEFT.load(Relaxed).min(state.gap)
+}
+
 /// The time, in nanoseconds.
 pub fn now() -> u64 {
     NOW.load(Relaxed)

@@ -152,6 +152,7 @@ impl Run {
             // A duplicate lives on; or it was on the way to this thread, of what is no one-shot.
             let key = entry.completion_key;
             assert!(key < world.next_key, "a key of nobody's");
+            assert!(!events.contains(Events::REMOVE), "REMOVE comes once");
             return None;
         };
         let socket = &mut world.sockets[index];

@@ -14,6 +14,7 @@
 mod connections;
 mod fairness;
 mod keys;
+mod registrations;
 mod serving;
 
 use std::os::fd::AsRawFd;
