@@ -527,5 +527,5 @@ fn scenario() {
 
 #[test]
 fn keys() {
-    explore("keys", 4000, false, scenario);
+    explore("keys", 10_000, false, scenario);
 }

@@ -180,6 +180,10 @@ impl<B: Backend> Engine<B> {
                 continue;
             }
             let fd = arm.interest.fd;
+            if arm.outcome == Outcome::Overtaken {
+                self.postpone(&mut core, &arm.interest);
+                continue;
+            }
             if arm.entry == Arm::POLLED {
                 let slot = self.table.entry(fd);
                 let word = slot.word();
@@ -207,6 +211,10 @@ impl<B: Backend> Engine<B> {
             };
             let slot = self.table.entry(fd);
             let word = slot.word();
+            if word.is_dequeued_since(arm.interest.word) {
+                // Another thread has armed it.
+                continue;
+            }
             if word.generation() == arm.interest.generation() {
                 entry.result = self
                     .arm_now(&mut core, fd, word)
@@ -378,7 +386,7 @@ impl<B: Backend> Engine<B> {
     /// disabled.
     pub(in crate::engine) fn arm_now(
         &self,
-        _: &mut Core,
+        core: &mut Core,
         fd: Fd,
         word: Word,
     ) -> Result<(), ArmError> {
@@ -391,17 +399,24 @@ impl<B: Backend> Engine<B> {
             is_new &= armed.is_err();
             armed
         });
-        let _ = slot.change(|word| match outcome {
-            _ if !word.is_live() => None,
-            Outcome::Failed(_) if word.generation() == interest.generation() => {
-                Some(word.with_state(State::Disabled))
+        let changed = slot.change(|current| match outcome {
+            _ if !current.is_live() => None,
+            Outcome::Failed(_) => {
+                let is_this = current.generation() == interest.generation();
+                let fails = is_this && !current.is_dequeued_since(interest.word);
+                fails.then(|| current.with_state(State::Disabled))
             }
-            Outcome::Failed(_) => None,
-            Outcome::Armed | Outcome::Ended => Some(word.with(Flag::KNOWN)),
+            _ => Some(current.with(Flag::KNOWN)),
         });
-        match outcome {
-            Outcome::Failed(error) => Err(error),
-            Outcome::Armed | Outcome::Ended => Ok(()),
+        match (outcome, changed) {
+            // Another thread has armed it.
+            (Outcome::Failed(_), Err(word)) if word.is_dequeued_since(interest.word) => Ok(()),
+            (Outcome::Failed(error), _) => Err(error),
+            (Outcome::Overtaken, _) => {
+                self.postpone(core, &interest);
+                Ok(())
+            }
+            (Outcome::Armed | Outcome::Ended, _) => Ok(()),
         }
     }
 

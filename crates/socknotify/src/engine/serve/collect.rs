@@ -278,7 +278,8 @@ impl<B: Backend> Engine<B> {
             // If it is closed, that is found out when the number is registered again.
             let mut interest = Interest { fd, word };
             let arm = |interest: &Interest| self.backend.arm(interest, false);
-            if let Outcome::Failed(ArmError::Refused(_)) = slot.arm_latest(&mut interest, arm) {
+            let outcome = slot.arm_latest(&mut interest, arm);
+            if let Outcome::Failed(ArmError::Refused(_)) | Outcome::Overtaken = outcome {
                 self.postpone(&mut lock(&self.core), &interest);
             }
         }

@@ -145,6 +145,11 @@ impl Word {
         self.0 & (STATE_BITS | Flag::DELIVERED.0) == State::Enabled.bits()
     }
 
+    /// Whether what was due with this earlier word of its generation is dequeued by now.
+    pub(in crate::engine) fn is_dequeued_since(self, before: Word) -> bool {
+        self.generation() == before.generation() && before.is_due() && !self.is_due()
+    }
+
     /// The word after a delivery.
     #[inline]
     pub(in crate::engine) fn delivered(self) -> Self {

@@ -135,12 +135,19 @@ impl Slot {
         interest: &mut Interest,
         mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
     ) -> Outcome {
+        let first = interest.generation();
+        let mut has_armed = false;
         loop {
             let result = arm(interest);
             let word = self.word();
             if word.generation() == interest.generation() {
                 return match result {
                     Ok(()) => Outcome::Armed,
+                    Err(ArmError::Refused(_))
+                        if word.generation() != first && (has_armed || word.has(Flag::KNOWN)) =>
+                    {
+                        Outcome::Overtaken
+                    }
                     Err(error) => Outcome::Failed(error),
                 };
             }
@@ -150,6 +157,7 @@ impl Slot {
                     Err(_) => Outcome::Ended,
                 };
             }
+            has_armed |= result.is_ok();
             interest.word = word;
         }
     }
@@ -353,6 +361,8 @@ pub(crate) enum Outcome {
     Armed,
     /// It is not armed.
     Failed(ArmError),
+    /// The system knows it, and refused what another thread has enabled meanwhile: that is tried again later.
+    Overtaken,
     /// It is not armed, and the registration has ended.
     Ended,
 }
