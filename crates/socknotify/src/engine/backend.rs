@@ -1,14 +1,11 @@
 //! [`Backend`]: what the engine needs of a readiness interface; and the values that pass between the two.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::table::interest::{ArmError, Interest, Word};
-use super::table::{Outcome, Table};
-use super::threads::Taking;
+use super::table::interest::{ArmError, Interest};
+use super::table::{Outcome, Report, Table};
 use crate::os::Fd;
-use crate::values::entry::Arming;
-use crate::{Entry, Error, EventFilter, Events, RegistrationError};
+use crate::{Entry, Error, EventFilter, RegistrationError};
 
 /// An interest that a call arms, and what became of it.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +19,7 @@ pub(crate) struct Arm {
     )]
     pub(crate) is_armed: bool,
     /// Which entry of the batch asked for it; [`NO_ENTRY`](Self::NO_ENTRY) for a level-triggered registration that is
-    /// armed again, [`POLLED`](Self::POLLED) for one of [`Polls`].
+    /// armed again, [`POLLED`](Self::POLLED) for one of [`Polls`](super::serve::Polls).
     pub(super) entry: u32,
     /// What became of it, if it was not [armed](Outcome::Armed).
     pub(crate) outcome: Outcome,
@@ -31,66 +28,6 @@ pub(crate) struct Arm {
 impl Arm {
     pub(super) const NO_ENTRY: u32 = u32::MAX;
     pub(super) const POLLED: u32 = u32::MAX - 1;
-}
-
-/// Sockets that a worker has enabled, that the system has armed, and that may be ready: its next call finds that out.
-#[derive(Default)]
-pub(crate) struct Polls {
-    pub(super) batch: Vec<Arm>,
-    /// The keys of those of the last call that the system knows no more.
-    pub(crate) refused: Vec<(usize, RegistrationError)>,
-}
-
-impl Polls {
-    /// Poll it with the next call.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, interest: Interest) {
-        self.batch.push(Arm {
-            interest,
-            is_armed: true,
-            entry: Arm::POLLED,
-            outcome: Outcome::Armed,
-        });
-    }
-
-    /// They are another's to arm.
-    pub(crate) fn clear(&mut self) {
-        self.batch.clear();
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.batch.is_empty()
-    }
-}
-
-/// A worker whose call it is.
-pub(crate) struct Caller<'call> {
-    pub(crate) polls: &'call mut Polls,
-    /// Where it says what it takes of the packets of the call.
-    pub(crate) taking: &'call Arc<Taking>,
-}
-
-/// What the system reports of a descriptor.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Report {
-    pub(crate) fd: Fd,
-    /// Of the interest that was armed.
-    pub(crate) generation: u32,
-    /// Conditions that hold, wanted or not. Of a socket that is [kept](super::Mode::Kept) armed, more than IN and OUT if
-    /// anything holds that keeps a receive from taking all there is.
-    pub(crate) events: Events,
-    /// Of an owned socket, if it was found by a poll for this arming, and may be out of date for the next one. The
-    /// system's own reports come to a thread that may have lost the socket since, too; but those it makes once.
-    pub(crate) polled: Option<Arming>,
-}
-
-impl Report {
-    /// Whether this is of what the word wants.
-    #[inline(always)]
-    pub(super) fn is_of(&self, word: Word) -> bool {
-        word.generation() == self.generation
-            && self.polled.is_none_or(|arming| arming == word.arming())
-    }
 }
 
 /// Where a wait puts what it has to report.

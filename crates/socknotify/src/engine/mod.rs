@@ -1,7 +1,7 @@
 //! The port, for systems whose kernel has none.
 //!
 //! No system call is made here. [`Backend`] names what the engine needs of a system; the implementations are in
-//! `crate::backend`.
+//! `crate::backend`. Owned connections use only [`owned`].
 //!
 //! ```text
 //! process ── apply ──► table ──► batch ──► backend: arm, then wait
@@ -19,9 +19,8 @@
 //!
 //! A thread that holds one of these locks takes only those below it.
 //!
-//! 1. `operations`: the ring's locks (`crate::files`); `owned`, in this order: a timer's slot, the schedule of
-//!    deadlines, a connection's slot; or the connections that are left when the port closes, and their slots; or the list
-//!    of messages (`crate::owned`).
+//! 1. `crate::files`: the ring's locks; `crate::owned`, in this order: a timer's slot, the schedule of deadlines, a
+//!    connection's slot; or the connections that are left when the port closes, and their slots; or the list of messages.
 //! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
 //! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
 //! 4. Where a thread's worker says what it has taken ([`threads::Holder`]).
@@ -46,12 +45,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Report, Reports, Wait, Waited};
+pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Reports, Wait, Waited};
 pub(crate) use self::table::interest::{ArmError, Interest, Mode};
-pub(crate) use self::table::{Outcome, Table};
+pub(crate) use self::table::{Outcome, Report, Table};
 pub(crate) use self::threads::leave_threads_unnamed;
 
-use self::backend::{Caller, Polls};
+use self::serve::{Caller, Polls};
 use self::threads::{
     AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Permits, Roster, Rules, Scheduler, UNLIMITED,
     Wake,

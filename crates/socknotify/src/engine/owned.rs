@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-pub(crate) use super::backend::{Caller, Polls};
 use super::serve::apply::flag_of;
+pub(crate) use super::serve::{Caller, Polls};
 pub(crate) use super::table::Left;
 use super::table::interest::{Flag, Interest, Mode, State};
 use super::table::{Enable, Slot};

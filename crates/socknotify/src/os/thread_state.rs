@@ -1,12 +1,39 @@
 //! [`ThreadState`]: whether a thread of this process runs or sleeps, read by another thread.
 
+#[cfg(target_vendor = "apple")]
+mod apple;
+#[cfg(all(target_os = "linux", not(any(interleavings, simulated))))]
+mod linux;
+#[cfg(any(target_os = "freebsd", target_os = "netbsd"))]
+mod listed;
+#[cfg(simulated)]
+mod simulated;
+#[cfg(any(
+    all(target_os = "linux", interleavings),
+    target_os = "openbsd",
+    target_os = "dragonfly"
+))]
+mod unknown;
+
+#[cfg(target_vendor = "apple")]
+use self::apple::Thread;
+#[cfg(all(target_os = "linux", not(any(interleavings, simulated))))]
+use self::linux::Thread;
+#[cfg(any(target_os = "freebsd", target_os = "netbsd"))]
+use self::listed::Thread;
+#[cfg(simulated)]
+use self::simulated::Thread;
+#[cfg(any(
+    all(target_os = "linux", interleavings),
+    target_os = "openbsd",
+    target_os = "dragonfly"
+))]
+use self::unknown::Thread;
 #[cfg(unix)]
 use super::Process;
-#[cfg(unix)]
-use super::unix::thread_state::Thread;
 
 #[cfg(all(test, not(interleavings)))]
-pub(super) mod tests;
+mod tests;
 
 /// Whether this system shows what a thread does.
 #[cfg(all(test, not(interleavings)))]
@@ -44,7 +71,7 @@ pub(crate) struct ThreadState {
     #[cfg(unix)]
     process: Process,
     #[cfg(unix)]
-    pub(super) thread: Thread,
+    thread: Thread,
 }
 
 impl ThreadState {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::port::{Notice, Port, Shared};
+use super::port::{Message, Notice, Port, Shared};
 use super::slot::connections::drop_all;
 use super::slot::packet::Packet;
 use super::time::timers::{Action, Make, TimerId};
@@ -15,20 +15,6 @@ use crate::{Entry, Error};
 
 /// A time that never comes.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// A message in the list.
-pub(super) enum Message<M> {
-    Sent(M),
-    /// The result of [work](Port::offload), which is done when this was handled.
-    Result(M),
-}
-
-impl<M> Message<M> {
-    pub(super) fn into_inner(self) -> M {
-        let (Message::Sent(message) | Message::Result(message)) = self;
-        message
-    }
-}
 
 /// A message that could not be sent, because the port is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,7 @@ use std::sync::{Arc, Weak};
 use std::{fmt, io};
 
 use super::Port;
-use super::messages::Message;
-use super::port::{Notice, Panic, Shared};
+use super::port::{Message, Notice, Panic, Shared};
 use crate::Error;
 
 /// Work or an operation that a port has not begun, and why not.

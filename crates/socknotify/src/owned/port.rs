@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::{fmt, io};
 
-use super::messages::Message;
 use super::slot::connections::{Connections, NEVER, Node, Place, Room, ToDo, Wish, drop_all};
 use super::slot::packet::Packet;
 use super::slot::record::Reasons;
@@ -55,6 +54,20 @@ pub(super) struct Shared<T, M> {
     pub(super) helpers: Helpers,
     /// Of the calls that serve.
     pub(super) crews: Mutex<Vec<Weak<Crew>>>,
+}
+
+/// A message in the list.
+pub(super) enum Message<M> {
+    Sent(M),
+    /// The result of [work](Port::offload), which is done when this was handled.
+    Result(M),
+}
+
+impl<M> Message<M> {
+    pub(super) fn into_inner(self) -> M {
+        let (Message::Sent(message) | Message::Result(message)) = self;
+        message
+    }
 }
 
 /// What a panic carries.

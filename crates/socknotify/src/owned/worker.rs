@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::connect;
 use super::held::linger;
-use super::listen::listener::{Listener, Round, is_none};
-use super::messages::Message;
-use super::port::{Notice, Shared};
+use super::port::{Message, Notice, Shared};
 use super::slot::connections::{Armed, Looked, NEVER, Node, Resident, ToDo, Wish, drop_all};
+use super::slot::listener::{Listener, Round, is_none};
 use super::slot::packet::{Packet, is_to_take};
 use super::slot::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};

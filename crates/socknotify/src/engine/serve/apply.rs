@@ -1,6 +1,7 @@
 //! Apply registrations: the caller's entries change the table, and are armed in batches.
 
-use crate::engine::backend::{Arm, Backend, Caller, Wait};
+use super::Caller;
+use crate::engine::backend::{Arm, Backend, Wait};
 use crate::engine::table::interest::{ArmError, Flag, Interest, State, Word, mode_of};
 use crate::engine::table::{Enable, Outcome, Slot};
 use crate::engine::threads::{self, Flag as GateFlag, Levels};

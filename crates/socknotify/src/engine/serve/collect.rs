@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::engine::backend::{Backend, Report, Reports, Wait, Waited};
+use crate::engine::backend::{Backend, Reports, Wait, Waited};
 use crate::engine::table::interest::{ArmError, Flag, Interest, Mode, State, Word};
-use crate::engine::table::{Delivery, Outcome, Slot, Undelivered};
+use crate::engine::table::{Delivery, Outcome, Report, Slot, Undelivered};
 use crate::engine::threads::Levels;
 use crate::engine::{Alarm, Core, Engine, Packet, Scratch};
 use crate::os::Fd;

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::engine::backend::{Backend, Caller, Polls};
+use super::{Caller, Polls};
+use crate::engine::backend::Backend;
 use crate::engine::threads::{self, Flag, Holder, Levels, Parker, Record};
 use crate::engine::{Engine, Scratch};
 use crate::support::sync::lock;

@@ -3,3 +3,48 @@
 pub(super) mod apply;
 pub(super) mod collect;
 mod dequeue;
+
+use std::sync::Arc;
+
+use super::backend::Arm;
+use super::table::Outcome;
+use super::table::interest::Interest;
+use super::threads::Taking;
+use crate::RegistrationError;
+
+/// Sockets that a worker has enabled, that the system has armed, and that may be ready: its next call finds that out.
+#[derive(Default)]
+pub(crate) struct Polls {
+    pub(super) batch: Vec<Arm>,
+    /// The keys of those of the last call that the system knows no more.
+    pub(crate) refused: Vec<(usize, RegistrationError)>,
+}
+
+impl Polls {
+    /// Poll it with the next call.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, interest: Interest) {
+        self.batch.push(Arm {
+            interest,
+            is_armed: true,
+            entry: Arm::POLLED,
+            outcome: Outcome::Armed,
+        });
+    }
+
+    /// They are another's to arm.
+    pub(crate) fn clear(&mut self) {
+        self.batch.clear();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+}
+
+/// A worker whose call it is.
+pub(crate) struct Caller<'call> {
+    pub(crate) polls: &'call mut Polls,
+    /// Where it says what it takes of the packets of the call.
+    pub(crate) taking: &'call Arc<Taking>,
+}

@@ -14,13 +14,35 @@ pub(super) mod interest;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::engine::backend::Report;
 use crate::engine::table::interest::{ArmError, Flag, Interest, Mode, State, Word};
 use crate::os::Fd;
 use crate::support::pages::SharedPages;
 use crate::support::sync::{AtomicU64, AtomicUsize, fence};
 use crate::values::entry::Arming;
 use crate::{EventFilter, Events};
+
+/// What the system reports of a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    pub(crate) fd: Fd,
+    /// Of the interest that was armed.
+    pub(crate) generation: u32,
+    /// Conditions that hold, wanted or not. Of a socket that is [kept](Mode::Kept) armed, more than IN and OUT if
+    /// anything holds that keeps a receive from taking all there is.
+    pub(crate) events: Events,
+    /// Of an owned socket, if it was found by a poll for this arming, and may be out of date for the next one. The
+    /// system's own reports come to a thread that may have lost the socket since, too; but those it makes once.
+    pub(crate) polled: Option<Arming>,
+}
+
+impl Report {
+    /// Whether this is of what the word wants.
+    #[inline(always)]
+    fn is_of(&self, word: Word) -> bool {
+        word.generation() == self.generation
+            && self.polled.is_none_or(|arming| arming == word.arming())
+    }
+}
 
 /// What the port knows of one descriptor number.
 #[derive(Debug, Default)]
@@ -347,7 +369,7 @@ impl Enable {
 pub(crate) enum Left {
     /// Nothing holds, and the system reports what begins to.
     Nothing,
-    /// Something may hold that was reported before: [poll](crate::engine::Polls) it, or arm it.
+    /// Something may hold that was reported before: [poll](crate::engine::serve::Polls) it, or arm it.
     Poll(Interest),
     /// The system has not got it.
     Arm,

@@ -2,7 +2,6 @@
 
 pub(crate) mod calls;
 mod process;
-pub(super) mod thread_state;
 
 pub(crate) use self::calls::{shut_down, unacknowledged, wait_for};
 pub use self::process::Process;

@@ -52,7 +52,6 @@ pub(crate) fn unacknowledged(_fd: Fd) -> Option<u64> {
 
 /// `WSAPoll` — Which of these conditions hold, or an error, which counts in any case. Of a socket that is hung up, nothing is said
 /// of OUT.
-#[allow(unsafe_code, reason = "sockets are known here by number only")]
 pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
     let mut poll = WSAPOLLFD {
         fd: socket as _,

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use super::listener::Listener;
 use crate::backend;
 use crate::engine::owned::Left;
 use crate::os::{self, Process, RawSocket};
-use crate::owned::listen::listener::Listener;
 use crate::owned::slot::packet::Packet;
 use crate::owned::slot::record::{Put, Reasons, Record, Seen};
 use crate::owned::{Held, Readiness};

@@ -4,5 +4,6 @@
 pub(super) mod connections;
 #[cfg(all(test, interleavings))]
 mod interleavings;
+pub(super) mod listener;
 pub(super) mod packet;
 pub(super) mod record;

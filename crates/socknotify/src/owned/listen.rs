@@ -1,36 +1,34 @@
 //! [`Port::listen`]: incoming connections.
 
-pub(super) mod listener;
-
 use std::io;
 use std::sync::Arc;
 
-use crate::owned::listen::listener::Listener;
-use crate::owned::slot::connections::{NEVER, Place, Wish};
-use crate::owned::slot::packet::Packet;
-use crate::owned::slot::record::Reasons;
-use crate::owned::source::raw;
-use crate::owned::{Id, Listen, Listening, Port, Source};
+use super::slot::connections::{NEVER, Place, Wish};
+use super::slot::listener::Listener;
+use super::slot::packet::Packet;
+use super::slot::record::Reasons;
+use super::source::raw;
+use super::{Id, Listen, Listening, Port, Source};
 use crate::{Error, EventFilter, RegistrationError};
 
 impl<T: Source, M> Port<T, M> {
     /// Accepts connections from a listener, for as long as the port is open.
     ///
     /// `make` makes a `T` of each connection. Then it is armed, or reported as
-    /// [`Event::Accepted`](crate::owned::Event::Accepted), as `listening` says. The listener is set to non-blocking mode, and so are
+    /// [`Event::Accepted`](super::Event::Accepted), as `listening` says. The listener is set to non-blocking mode, and so are
     /// its connections.
     ///
     /// A thread accepts up to 16 connections in the listener's turn. While it runs `make`, others may accept.
     ///
     /// When the process or the system is out of descriptors or memory, the listener tries again every 50 ms. Connections wait
-    /// in its backlog. [`Event::NotAccepting`](crate::owned::Event::NotAccepting) reports it once, and
-    /// [`Event::Accepting`](crate::owned::Event::Accepting) that it is over. A connection that fails before it is accepted is skipped.
+    /// in its backlog. [`Event::NotAccepting`](super::Event::NotAccepting) reports it once, and
+    /// [`Event::Accepting`](super::Event::Accepting) that it is over. A connection that fails before it is accepted is skipped.
     ///
     /// To close the listener, [cancel](Self::cancel) it. What waits in its backlog then is accepted before: up to
     /// 65,536 connections, whatever the [limit](Listening::at_most), for clients may connect as fast as
     /// that. So it is when the port [drains](Self::drain), but not when it is closed. Out of descriptors it tries
-    /// again for a second; then the rest is reset, and [`Event::NotAccepting`](crate::owned::Event::NotAccepting) says so. `make` is called by a thread in
-    /// [`process`](crate::owned::Worker::process). If it panics, that connection is closed, and the listener stays.
+    /// again for a second; then the rest is reset, and [`Event::NotAccepting`](super::Event::NotAccepting) says so. `make` is called by a thread in
+    /// [`process`](super::Worker::process). If it panics, that connection is closed, and the listener stays.
     ///
     /// # Errors
     ///
