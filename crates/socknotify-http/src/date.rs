@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use httpdate::HttpDate;
 
 thread_local! {
-    /// The text, and until when it is right.
+    /// The header's line, and until when it is right.
     static DATE: RefCell<(Option<Instant>, String)> = const { RefCell::new((None, String::new())) };
 }
 
@@ -18,7 +18,7 @@ pub(crate) fn of_log() -> String {
     format!("{day}/{month}/{year}:{time} +0000")
 }
 
-/// Call this with the date of an answer.
+/// Call this with the line of an answer's date.
 pub(crate) fn on_date(now: Instant, call: impl FnOnce(&str)) {
     DATE.with_borrow_mut(|(end, text)| {
         if end.is_none_or(|end| now >= end) {
@@ -26,7 +26,7 @@ pub(crate) fn on_date(now: Instant, call: impl FnOnce(&str)) {
             let since = date.duration_since(UNIX_EPOCH).unwrap_or_default();
             let left = 1_000_000_000 - since.subsec_nanos();
             *end = now.checked_add(Duration::from_nanos(left.into()));
-            *text = HttpDate::from(date).to_string();
+            *text = format!("date: {}\r\n", HttpDate::from(date));
         }
         call(text);
     });

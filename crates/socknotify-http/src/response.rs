@@ -261,7 +261,7 @@ impl Sending {
         answer.persists = write_head(&mut head, answer, &parts, now);
         let is_text = has_body && matches!(body.0, Kind::Bytes(_, true));
         if is_text && !parts.headers.contains_key(CONTENT_TYPE) {
-            line(&mut head, "content-type", b"text/plain; charset=utf-8");
+            head.extend_from_slice(b"content-type: text/plain; charset=utf-8\r\n");
         }
         if let Some((name, value)) = framing {
             line(&mut head, name, value.as_bytes());
@@ -458,7 +458,7 @@ fn write_head(out: &mut Vec<u8>, answer: Answer, parts: &Parts, now: Instant) ->
         line(out, "connection", value.as_bytes());
     }
     if !headers.contains_key(DATE) {
-        date::on_date(now, |date| line(out, "date", date.as_bytes()));
+        date::on_date(now, |line| out.extend_from_slice(line.as_bytes()));
     }
     persists
 }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use socknotify_http::http::{HeaderValue, Method, StatusCode, header};
+use socknotify_http::http::{HeaderValue, Method, StatusCode, Version, header};
 use socknotify_http::{
     Handle, Limits, Request, Response, ResponseBody, Server, Serving, file_response,
 };
@@ -1177,6 +1177,53 @@ fn limits_may_be_as_long_as_there_are_numbers() -> io::Result<()> {
 }
 
 /// A handler that makes GET of HEAD, as routers do, gets no body sent.
+/// The memory of a request serves for the next one, and nothing that it had.
+#[test]
+fn a_request_has_nothing_of_the_one_before() -> io::Result<()> {
+    let running = Running::start(server(), |request| {
+        let (headers, extensions) = (request.headers().len(), request.extensions().len());
+        let version = request.version();
+        let text = format!(
+            "{} {} {version:?} {headers} {extensions}",
+            request.method(),
+            request.uri()
+        );
+        let other = HeaderValue::from_static("b");
+        request.headers_mut().append("x-other", other);
+        request.extensions_mut().insert("other");
+        *request.method_mut() = Method::PUT;
+        *request.uri_mut() = "/other".parse().expect("a target");
+        *request.version_mut() = Version::HTTP_2;
+        assert!(headers != 4, "as it was told to");
+        Response::new(text.into())
+    });
+    for round in 0..20 {
+        let (status, _, _) =
+            running.ask("GET / HTTP/1.1\r\nHost: a\r\nA: b\r\nC: d\r\nE: f\r\n\r\n")?;
+        assert_eq!(status, 500);
+        assert_eq!(
+            running.ask("GET /# HTTP/1.1\r\nHost: a\r\nA: b\r\n\r\n")?.0,
+            400
+        );
+        let mut client = running.client()?;
+        for (request, text) in [
+            (
+                "GET /a HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n",
+                "GET /a HTTP/1.1 2 0",
+            ),
+            ("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", ""),
+            ("DELETE / HTTP/1.0\r\n\r\n", "DELETE / HTTP/1.0 0 0"),
+        ] {
+            client.send(request)?;
+            match text {
+                "" => drop(client.head()?),
+                text => assert_eq!(client.answer()?.text(), text, "{round}"),
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn head_stays_head_whatever_a_handler_does() -> io::Result<()> {
     let limits = Limits::default().body(100);
