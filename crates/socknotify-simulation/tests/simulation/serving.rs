@@ -286,5 +286,5 @@ fn scenario() {
 
 #[test]
 fn serving() {
-    explore("serving", 1000, false, scenario);
+    explore("serving", 2500, false, scenario);
 }

@@ -287,14 +287,11 @@ impl<T> Connections<T> {
             false
         };
         let is_counted = count() || {
-            // One may have ended before this, and not have seen it.
+            // One may have ended before this, and not have seen it. If so, the listener is woken once too often: another thread
+            // may have seen it full, and have it pause.
             listener.set_full(true);
             self.is_full.store(true, Ordering::SeqCst);
-            let is_counted = count();
-            if is_counted {
-                listener.set_full(false);
-            }
-            is_counted
+            count()
         };
         is_counted.then(|| Room(self))
     }
