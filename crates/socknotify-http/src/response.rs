@@ -441,10 +441,11 @@ fn write_head(out: &mut Vec<u8>, answer: Answer, parts: &Parts, now: Instant) ->
     }
     let mut persists = answer.persists;
     for (name, value) in headers {
-        let closes = name == CONNECTION && lists(value.as_bytes(), "close");
-        persists &= !closes;
+        let has = |option| name == CONNECTION && lists(value.as_bytes(), option);
+        persists &= !has("close");
         // How the body ends, and whether the connection goes on, is the server's to say.
-        if !closes && name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
+        let is_own = has("close") || has("keep-alive") || name == CONTENT_LENGTH;
+        if !is_own && name != TRANSFER_ENCODING {
             line(out, name.as_str(), value.as_bytes());
         }
     }

@@ -320,10 +320,12 @@ fn head_and_statuses_without_a_body_have_none() -> io::Result<()> {
 fn the_version_and_both_sides_say_whether_a_connection_goes_on() -> io::Result<()> {
     let running = Running::start(server(), |request| {
         let mut response = Response::new("a".into());
-        if request.uri() == "/last" {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
-        }
+        let says = match request.uri().path() {
+            "/last" => "close",
+            _ => "keep-alive",
+        };
+        let says = HeaderValue::from_static(says);
+        response.headers_mut().insert(header::CONNECTION, says);
         response
     });
     for (request, has_ended) in [
