@@ -411,6 +411,7 @@ fn scenario() {
             modify: 30,
             wait: 20,
             spawn: 0,
+            timer: 4,
         });
     }
     let start = |call: fn(&Run)| {

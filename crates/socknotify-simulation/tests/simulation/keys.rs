@@ -480,6 +480,7 @@ fn scenario() {
             modify: pick(&[3, 4]),
             wait: 20,
             spawn: 0,
+            timer: 0,
         });
     }
     (0..count).for_each(|index| run.enable(index));

@@ -235,6 +235,7 @@ fn scenario() {
             modify: 0,
             wait: 20,
             spawn: 3,
+            timer: 4,
         });
     }
     let clients: Vec<_> = (0..1 + random(5))
