@@ -1014,11 +1014,16 @@ fn adaptive_port(policy: WakePolicy) -> Port {
 }
 
 /// Each thread waits, with what it has dequeued, until all have dequeued: the limit rises by more than one, and whoever is released
-/// has others released.
-fn all_wait_for_all(threads: usize, preemptions: usize) {
+/// has others released. One of them has dequeued before, and so may poll while another one watches.
+fn all_wait_for_all(threads: usize, preemptions: usize, supply: fn(&Port)) {
     for policy in [WakePolicy::Eager, WakePolicy::BOUNDED] {
         explore(preemptions, move || {
             let port = adaptive_port(policy);
+            for socket in 0..2 {
+                assert_eq!(apply(&port, enable(socket, ONESHOT)), Ok(()));
+            }
+            assert!(port.post(&[Entry::default()], || {}).is_ok());
+            assert!(dequeue(&port, None).is_ok());
             let met = Arc::new((Mutex::new(0), Condvar::new()));
             let serve = || {
                 let (port, met) = (Arc::clone(&port), Arc::clone(&met));
@@ -1034,9 +1039,16 @@ fn all_wait_for_all(threads: usize, preemptions: usize) {
                 }
             };
             let others: Vec<_> = (1..threads).map(|_| thread::spawn(serve())).collect();
-            assert!(port.post(&vec![Entry::default(); threads], || {}).is_ok());
+            let peer = {
+                let port = Arc::clone(&port);
+                thread::spawn(move || {
+                    // Also once all others wait.
+                    thread::yield_now();
+                    supply(&port);
+                })
+            };
             serve()();
-            for other in others {
+            for other in others.into_iter().chain([peer]) {
                 other.join().unwrap();
             }
             assert_eq!(port.snapshot().queued, 0);
@@ -1046,85 +1058,47 @@ fn all_wait_for_all(threads: usize, preemptions: usize) {
 
 #[test]
 fn f4_a_thread_that_waits_for_the_next_packet_keeps_nobody_waiting() {
-    all_wait_for_all(2, 3);
+    all_wait_for_all(2, 3, two_posts);
 }
 
-#[test]
-#[ignore = "takes long where it is not optimised; `.ci/interleavings all` has it"]
-fn f4_threads_that_wait_for_all_packets_keep_nobody_waiting() {
-    all_wait_for_all(3, 2);
-}
-
-/// The thread that holds the only permit waits for what the other one does with the last packet. Before that it has dequeued
-/// again, and so has polled while the other one watched.
+/// Nothing but the watcher sees that the second socket is ready.
 #[test]
 fn f4_a_watcher_that_ends_watching_sees_who_polls_no_more() {
-    for policy in [WakePolicy::Eager, WakePolicy::BOUNDED] {
-        explore(3, move || {
-            let port = adaptive_port(policy);
-            let handled = Arc::new((Mutex::new(0), Condvar::new()));
-            let handle = |handled: &(Mutex<usize>, Condvar)| {
-                *handled.0.lock().unwrap() += 1;
-                handled.1.notify_all();
-            };
-            let other = {
-                let (port, handled) = (Arc::clone(&port), Arc::clone(&handled));
-                thread::spawn(move || {
-                    assert!(dequeue(&port, None).is_ok());
-                    handle(&handled);
-                })
-            };
-            let peer = {
-                let port = Arc::clone(&port);
-                thread::spawn(move || {
-                    for _ in 0..2 {
-                        assert!(port.post(&[Entry::default()], || {}).is_ok());
-                    }
-                })
-            };
-            assert!(dequeue(&port, None).is_ok());
-            handle(&handled);
-            assert!(port.post(&[Entry::default()], || {}).is_ok());
-            assert!(dequeue(&port, None).is_ok());
-            handle(&handled);
-            let mut count = handled.0.lock().unwrap();
-            while *count < 3 {
-                count = handled.1.wait(count).unwrap();
-            }
-            drop(count);
-            other.join().unwrap();
-            peer.join().unwrap();
-        });
-    }
+    all_wait_for_all(2, 3, two_sockets);
 }
 
-/// Whoever watches gives up: another one watches.
 #[test]
-#[ignore = "takes long where it is not optimised; `.ci/interleavings all` has it"]
+fn f4_threads_that_wait_for_all_packets_keep_nobody_waiting() {
+    all_wait_for_all(3, 1, |port| {
+        two_sockets(port);
+        assert!(port.post(&[Entry::default()], || {}).is_ok());
+    });
+}
+
+/// Whoever watches gives up: another one watches. Nothing else sees that the socket is ready.
+#[test]
 fn f4_a_watcher_that_gives_up_has_another_one_watch() {
     for policy in [WakePolicy::Eager, WakePolicy::BOUNDED] {
         explore(2, move || {
             let port = adaptive_port(policy);
             assert!(port.post(&[Entry::default()], || {}).is_ok());
             assert!(dequeue(&port, None).is_ok());
+            assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
             let impatient = {
                 let port = Arc::clone(&port);
                 thread::spawn(move || {
-                    // It is over once it was asked for.
-                    let found = dequeue(&port, Some(Duration::from_nanos(1)));
+                    // It is over once it has slept.
+                    let found = dequeue(&port, Some(Duration::from_nanos(2)));
                     port.give_permit_back();
                     found.is_ok()
                 })
             };
-            let patient = {
-                let port = Arc::clone(&port);
-                thread::spawn(move || assert!(dequeue(&port, None).is_ok()))
-            };
-            assert!(port.post(&[Entry::default()], || {}).is_ok());
+            let patient = waiter(&port);
+            port.backend.become_readable(0);
             if impatient.join().unwrap() {
-                assert!(port.post(&[Entry::default()], || {}).is_ok());
+                assert_eq!(apply(&port, enable(0, ONESHOT)), Ok(()));
             }
-            patient.join().unwrap();
+            assert!(patient.join().unwrap().is_ok());
         });
     }
 }
@@ -1195,6 +1169,42 @@ fn f2_a_limit_that_falls_under_its_holders_loses_nothing() {
         port.limit.store(1, Ordering::Relaxed);
         // The other one may wait for this permit.
         port.give_permit_back();
+        other.join().unwrap();
+        let load = port.gate.load();
+        assert_eq!((load.taken(), load.polling()), (0, 0));
+    });
+}
+
+/// The limit falls while all hold permits: whoever dequeues again then waits for one.
+#[test]
+fn f2_a_limit_that_falls_holds_back_who_dequeues_again() {
+    explore_waking(1, 2, |port| {
+        port.limit.store(2, Ordering::Relaxed);
+        let running = Running::new(1);
+        let fallen = Arc::new((Mutex::new(0), Condvar::new()));
+        let serve = || {
+            let (port, running, fallen) =
+                (Arc::clone(&port), Arc::clone(&running), Arc::clone(&fallen));
+            move || {
+                assert!(dequeue(&port, None).is_ok());
+                let mut holders = fallen.0.lock().unwrap();
+                *holders += 1;
+                if *holders == 2 {
+                    port.limit.store(1, Ordering::Relaxed);
+                    fallen.1.notify_one();
+                }
+                while *holders < 2 {
+                    holders = fallen.1.wait(holders).unwrap();
+                }
+                drop(holders);
+                assert!(dequeue(&port, None).is_ok());
+                running.with_packet(thread::yield_now);
+                port.give_permit_back();
+            }
+        };
+        let other = thread::spawn(serve());
+        assert!(port.post(&[Entry::default(); 4], || {}).is_ok());
+        serve()();
         other.join().unwrap();
         let load = port.gate.load();
         assert_eq!((load.taken(), load.polling()), (0, 0));

@@ -211,3 +211,32 @@ impl Scheduler {
         self.parked.iter().map(|it| Parker::clone(&it.0)).collect()
     }
 }
+
+#[cfg(all(test, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    /// A thread that polled was woken for a packet, and came back with a report: a parked thread takes the packet at once, and does
+    /// not only watch.
+    #[test]
+    fn f5_a_wake_up_for_a_thread_that_polls_no_more_keeps_no_packet() {
+        let gate = Gate::new();
+        let mut scheduler = Scheduler::default();
+        let rules = Rules {
+            limit: 2,
+            pollers: 2,
+            is_eager: false,
+            adapts: false,
+        };
+        assert!(gate.take(rules.limit));
+        gate.begin_polling();
+        scheduler.park(&gate, &Parker::default());
+        assert!(matches!(scheduler.settle(&gate, 1, &rules), Wake::Polling));
+        gate.end_polling();
+        let wake = scheduler.settle(&gate, 1, &rules);
+        assert!(matches!(&wake, Wake::Parked(parker) if scheduler.is_released(parker)));
+        assert_eq!(gate.load().polling(), 1);
+        // It is on its way.
+        assert!(matches!(scheduler.settle(&gate, 1, &rules), Wake::Nobody));
+    }
+}
