@@ -19,7 +19,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +39,12 @@ use support::{
     expect, expect_nothing, expect_quiet, expect_removed, is_ready, port, port_with, take_number,
     to_lonely_number, uninterrupted, wait_readiness,
 };
+
+/// Threads that call a port all the time would take the processors from each other: one such test runs at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Makes every call there is. 0 if each of them was refused, else the number of the first that was not.
 fn call_everything(port: &CompletionPort, pair: &Pair) -> u8 {
@@ -116,6 +122,7 @@ fn a_child_is_told_that_the_port_is_not_its_own(backend: Backend) -> io::Result<
 /// The child inherits locks in the state that other threads had them in at that moment.
 #[for_every_backend]
 fn a_child_is_told_so_while_other_threads_use_the_port(backend: Backend) -> io::Result<()> {
+    let _turn = turn();
     let port = port_with(backend, 2)?;
     let pair = Pair::unix()?;
     let stop = AtomicBool::new(false);
@@ -157,6 +164,7 @@ impl fmt::Write for Nowhere {
 fn a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it(
     backend: Backend,
 ) -> io::Result<()> {
+    let _turn = turn();
     const PLACES: usize = 3;
     let port = port_with(backend, PLACES)?;
     let stop = AtomicBool::new(false);
@@ -229,6 +237,7 @@ fn call_owning_port(port: &Port<Socket, u32>, held: &mut Option<Held<Socket>>, p
 fn a_child_is_told_so_by_an_owning_port_while_other_threads_use_it(
     backend: Backend,
 ) -> io::Result<()> {
+    let _turn = turn();
     let port = Port::<Socket, u32>::from(port(backend)?);
     let mut held = Some(port.adopt(Pair::unix()?.ours)?);
     let over = AtomicBool::new(false);
@@ -279,6 +288,7 @@ impl Source for Client {
 
 #[for_every_backend]
 fn a_child_drops_a_connection_while_others_send_to_it(backend: Backend) -> io::Result<()> {
+    let _turn = turn();
     let port = Port::<Client>::from(port(backend)?);
     let Pair { ours, .. } = Pair::unix()?;
     let outbox = Outbox::new(64 << 20);
@@ -483,6 +493,7 @@ fn g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own(
 /// Whatever threads of the parent were about when it was forked.
 #[for_every_backend]
 fn g3_a_child_registers_while_threads_of_its_parent_do(backend: Backend) -> io::Result<()> {
+    let _turn = turn();
     let stop = AtomicBool::new(false);
     let inherited = Pair::unix()?;
     thread::scope(|scope| {
