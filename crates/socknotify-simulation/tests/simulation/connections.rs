@@ -70,6 +70,8 @@ struct World {
 
 struct Run {
     port: Port<Connection, usize>,
+    /// The system may refuse to watch something.
+    may_refuse: bool,
     world: Arc<Mutex<World>>,
 }
 
@@ -214,7 +216,8 @@ impl Run {
                 }
                 return;
             }
-            Event::Refused(held, _) => {
+            Event::Refused(held, error) => {
+                assert!(self.may_refuse, "{error}");
                 self.on_taken(&held);
                 thread::sleep(microseconds(200));
                 held
@@ -402,10 +405,11 @@ fn scenario() {
     }
     let run = Arc::new(Run {
         port: builder.build().expect("a port"),
+        may_refuse: one_in(3),
         world: Arc::default(),
     });
     (0..1 + random(4)).for_each(|_| run.connect());
-    if one_in(3) {
+    if run.may_refuse {
         simulation::set_faults(Faults {
             add: 10,
             modify: 30,
