@@ -764,7 +764,7 @@ fn f4_who_dequeued_in_the_scope_keeps_no_other_from_a_permit(backend: Backend) -
             }
         });
         let mut posted = 0;
-        for _ in 0..rounds(20_000) {
+        for _ in 0..rounds(4_000) {
             port.post(PACKET)?;
             posted += 1;
             let mut own = 0;

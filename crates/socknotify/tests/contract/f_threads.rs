@@ -562,7 +562,7 @@ fn f5_a_socket_is_not_left_to_a_thread_that_does_not_come_back(backend: Backend)
 /// A thread that comes back soon, but has no room each time for all that is ready, is not left alone with it.
 #[for_every_backend]
 fn f5_a_thread_that_cannot_keep_up_gets_help(backend: Backend) -> io::Result<()> {
-    let port = waking_port(backend, 2, WakePolicy::Bounded(Duration::from_secs(1)))?;
+    let port = waking_port(backend, 2, WakePolicy::Bounded(Duration::from_millis(100)))?;
     let pairs = (0..8)
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;
