@@ -306,7 +306,7 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                     continue;
                 }
                 let mut holds = false;
-                let registered = source.register(|| {
+                let registered = source.register(true, || {
                     holds = socket.fetch_or(REGISTERED, Ordering::SeqCst) > 0;
                     Ok::<_, ()>(())
                 });
@@ -320,4 +320,51 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
             reports.into_iter().for_each(|it| it.join().unwrap());
         });
     }
+}
+
+/// The same where the system does not report what holds when it is registered, which a task that writes has done at any moment.
+#[test]
+fn interleavings_what_came_before_another_task_registered_is_found() {
+    const REGISTERED: usize = 1 << 8;
+    explore(|| {
+        let source = Sources::default().add();
+        let socket = Arc::new(AtomicUsize::new(0));
+        let register = |source: &Source, socket: &AtomicUsize| {
+            let registered = source.register(false, || {
+                socket.fetch_or(REGISTERED, Ordering::SeqCst);
+                Ok::<_, ()>(())
+            });
+            registered.unwrap();
+        };
+        let writes = {
+            let (source, socket) = (Arc::clone(&source), Arc::clone(&socket));
+            thread::spawn(move || register(&source, &socket))
+        };
+        let sends = {
+            let (source, socket) = (Arc::clone(&source), Arc::clone(&socket));
+            thread::spawn(move || {
+                if socket.fetch_add(1, Ordering::SeqCst) == REGISTERED {
+                    report(&source);
+                }
+            })
+        };
+        let bell = Bell::new();
+        let waker = Waker::from(Arc::clone(&bell));
+        let (cx, mut seen) = (Context::from_waker(&waker), 0);
+        loop {
+            let Poll::Ready(ready) = source.poll(&cx, Direction::Read) else {
+                bell.wait(&mut seen);
+                continue;
+            };
+            if socket.load(Ordering::SeqCst) % REGISTERED > 0 {
+                break;
+            }
+            if !source.is_registered() {
+                register(&source, &socket);
+            }
+            source.clear(Direction::Read, ready.unwrap());
+        }
+        writes.join().unwrap();
+        sends.join().unwrap();
+    });
 }

@@ -59,8 +59,9 @@ pub struct Async<T: AsSource> {
 
 /// Every condition, for edges.
 const FILTER: EventFilter = EventFilter::ALL;
-/// What holds already is reported, too, where the system can say it.
-const TRIGGER: Trigger = match cfg!(unix) {
+/// Whether what holds already is reported, too.
+const TELLS: bool = cfg!(unix);
+const TRIGGER: Trigger = match TELLS {
     true => Trigger::PERSISTENT
         .union(Trigger::EDGE)
         .union(Trigger::INITIAL),
@@ -116,12 +117,12 @@ impl<T: AsSource> Async<T> {
         let io = self.get_ref();
         let enable = Registration::enable(io, self.source.key, FILTER, TRIGGER);
         let register = |enable| self.shared.register(|port| port.register(enable));
-        let registered = self.source.register(|| register(enable));
+        let registered = self.source.register(TELLS, || register(enable));
         #[cfg(unix)]
         let registered = match registered {
             Err(RegisterError::Entry(RegistrationError::NotASocket)) => {
                 let enable = Registration::descriptor(io, self.source.key, FILTER, TRIGGER);
-                self.source.register(|| register(enable))
+                self.source.register(TELLS, || register(enable))
             }
             registered => registered,
         };
@@ -201,7 +202,7 @@ impl<T: AsSource> Async<T> {
 
     fn doubt(&self, direction: Direction) -> io::Result<()> {
         // Elsewhere what holds already may not be reported.
-        if TRIGGER.contains(Trigger::INITIAL) {
+        if TELLS {
             if !self.source.is_registered() {
                 self.register()?;
             }
@@ -282,14 +283,10 @@ impl<T: AsSource> Async<T> {
     ) -> io::Result<R> {
         let outcome = operation(self.get_ref());
         if matches!(&outcome, Err(error) if error.kind() == ErrorKind::WouldBlock) {
-            let is_new = !self.source.is_registered();
-            if is_new {
+            if !self.source.is_registered() {
                 self.register()?;
             }
-            // Where what came before is not reported, it counts as ready until the next try.
-            if !is_new || TRIGGER.contains(Trigger::INITIAL) {
-                self.source.clear(direction, seen);
-            }
+            self.source.clear(direction, seen);
         }
         outcome
     }

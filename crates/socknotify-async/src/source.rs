@@ -1,7 +1,8 @@
 //! What a runtime knows of one socket: whether it is ready, and who waits for that.
 //!
-//! A socket is registered once, for edges in both directions: one that was accepted when an operation would block. Readiness is kept here until an operation finds that it has
-//! gone; so an operation on a socket that is ready costs its own system call, and no other.
+//! A socket is registered once, for edges in both directions: one that was accepted when an operation would block. Readiness is
+//! kept here until an operation finds that it has gone; so an operation on a socket that is ready costs its own system call, and
+//! no other.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -213,12 +214,23 @@ impl Source {
         self.state(direction).clear(seen);
     }
 
-    /// Have it registered, if nobody has yet.
-    pub(crate) fn register<E>(&self, register: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    /// Have it registered, if nobody has yet. `tells`: what holds already is reported then. Otherwise whoever has tried before tries
+    /// again.
+    pub(crate) fn register<E>(
+        &self,
+        tells: bool,
+        register: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         // Two tasks may come here at once. This lock is as good as another.
         let _waiting = lock(&self.directions[0].waiting);
         if !self.is_registered() {
             register()?;
+            if !tells {
+                // What they have seen is out of date.
+                for state in &self.directions {
+                    state.word.fetch_add(REPORT, Ordering::AcqRel);
+                }
+            }
             self.is_registered.store(true, Ordering::Release);
         }
         Ok(())
