@@ -41,7 +41,10 @@ impl Kqueue {
                 self.replace(&mut adding, interest)
             });
             // If it is closed by now, there is nothing to do.
-            matches!(armed, Outcome::Failed(ArmError::Refused(_)))
+            matches!(
+                armed,
+                Outcome::Failed(ArmError::Refused(_)) | Outcome::Overtaken
+            )
         });
         if unconnected.is_empty() {
             timer::stop_ticking(&self.queue);
