@@ -86,6 +86,9 @@ impl UnixListener {
 
     /// Accepts a connection. If the future is dropped, none is lost.
     ///
+    /// It is registered when an operation on it would block first: that fails then if the system has no room for it, or another port
+    /// has the socket.
+    ///
     /// # Errors
     ///
     /// The system's. After an error that passes, such as a limit of descriptors that is reached, wait a while before the

@@ -2,7 +2,7 @@
 //! parked, in one atomic word.
 //!
 //! ```text
-//! | 63..54 | 53..48 flags | 47..24 polling | 23..0 permits taken |
+//! | 63..55 | 54..48 flags | 47..24 polling | 23..0 permits taken |
 //! ```
 //!
 //! A thread that polls holds a permit. Who releases a parked thread takes its permit for it, and counts it as polling: so a
@@ -35,6 +35,8 @@ impl Flag {
     pub(super) const PARKED: Flag = Flag(1 << 52);
     /// A parked thread is the watcher.
     pub(super) const WATCHED: Flag = Flag(1 << 53);
+    /// It sleeps until the next sample, as no permit was free.
+    pub(super) const SAMPLES: Flag = Flag(1 << 54);
 }
 
 /// The [`Gate`] at one moment.

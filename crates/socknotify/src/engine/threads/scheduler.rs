@@ -7,7 +7,7 @@
 //!    is work and a permit for it, and one packet does not wake two threads.
 //! 2. While a thread is parked and nobody polls, a parked thread is released to poll, if a permit is free and nobody runs, or
 //!    the policy is eager. Otherwise one is the *watcher* ([`Flag::WATCHED`], [`super::watch`]), if watching helps: a permit is
-//!    free, or the limit may rise.
+//!    free, or the limit may rise. Where one gets free while it sleeps until the next sample, it is woken.
 
 use std::sync::Arc;
 
@@ -54,6 +54,11 @@ impl Rules {
         load.taken() < self.limit
     }
 
+    /// Whether the watcher sleeps for longer than it may, since a permit is free by now.
+    fn sleeps_too_long(&self, load: Load) -> bool {
+        load.has(Flag::SAMPLES) && self.is_free(load)
+    }
+
     /// Whether a parked thread is to poll, while nobody does.
     fn is_poller_missing(&self, load: Load) -> bool {
         self.is_free(load) && (self.is_eager || load.running() == 0)
@@ -73,6 +78,7 @@ impl Rules {
         load.has(Flag::PARKED)
             && load.polling() == 0
             && (self.is_poller_missing(load)
+                || self.sleeps_too_long(load)
                 || !load.has(Flag::WATCHED) && self.watching_helps(load))
     }
 }
@@ -194,6 +200,13 @@ impl Scheduler {
                 return wake;
             }
         }
+        if rules.sleeps_too_long(load) {
+            gate.lower(Flag::SAMPLES);
+            let mut parked = self.parked.iter();
+            if let Some((watcher, _)) = parked.find(|it| it.1 == State::Watching) {
+                return Wake::Parked(Parker::clone(watcher));
+            }
+        }
         match rules.watching_helps(load) {
             true => self.give_watch(gate),
             false => Wake::Nobody,
@@ -238,5 +251,30 @@ mod tests {
         assert_eq!(gate.load().polling(), 1);
         // It is on its way.
         assert!(matches!(scheduler.settle(&gate, 1, &rules), Wake::Nobody));
+    }
+
+    /// A ready socket would wait for the rest of a sleep that began when no permit was free.
+    #[test]
+    fn f5_a_watcher_that_sleeps_until_the_next_sample_is_woken_when_a_permit_is_free() {
+        let gate = Gate::new();
+        let mut scheduler = Scheduler::default();
+        let rules = Rules {
+            limit: 2,
+            pollers: 2,
+            is_eager: false,
+            adapts: true,
+        };
+        assert!(gate.take(rules.limit) && gate.take(rules.limit));
+        scheduler.park(&gate, &Parker::default());
+        let wake = scheduler.settle(&gate, 0, &rules);
+        assert!(matches!(&wake, Wake::Parked(parker) if scheduler.watches(parker)));
+        gate.raise(Flag::SAMPLES);
+        assert!(!rules.may_have_to_settle(gate.load(), 0));
+        assert!(rules.may_have_to_settle(gate.leave(), 0));
+        let wake = scheduler.settle(&gate, 0, &rules);
+        assert!(matches!(&wake, Wake::Parked(parker) if scheduler.watches(parker)));
+        // Once is enough.
+        assert!(!rules.may_have_to_settle(gate.load(), 0));
+        assert!(matches!(scheduler.settle(&gate, 0, &rules), Wake::Nobody));
     }
 }

@@ -13,6 +13,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::gate::Flag;
 use super::limit::PERIOD;
 use super::scheduler::Parker;
 use crate::WakePolicy;
@@ -56,8 +57,14 @@ impl<B: Backend> Engine<B> {
 
     /// Sleep for a short time, and see that others continue.
     fn watch<'a>(&'a self, core: Guard<'a>, parker: &Parker, left: Option<Duration>) -> Guard<'a> {
+        // In this order: who leaves a permit after that sees that the watcher is to be woken.
+        self.gate.raise(Flag::SAMPLES);
+        let is_free = self.gate.latest().taken() < self.limit();
+        if is_free {
+            self.gate.lower(Flag::SAMPLES);
+        }
         let nap = match self.wake_policy {
-            WakePolicy::Bounded(time) if self.gate.load().taken() < self.limit() => time,
+            WakePolicy::Bounded(time) if is_free => time,
             _ => Duration::from_micros(self.pause.load(Ordering::Relaxed)),
         };
         let nap = left.map_or(nap, |left| left.min(nap));
