@@ -306,7 +306,7 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                     continue;
                 }
                 let mut holds = false;
-                let registered = source.register(true, || {
+                let registered = source.register(Direction::Read, true, || {
                     holds = socket.fetch_or(REGISTERED, Ordering::SeqCst) > 0;
                     Ok::<_, ()>(())
                 });
@@ -329,8 +329,8 @@ fn interleavings_what_came_before_another_task_registered_is_found() {
     explore(|| {
         let source = Sources::default().add();
         let socket = Arc::new(AtomicUsize::new(0));
-        let register = |source: &Source, socket: &AtomicUsize| {
-            let registered = source.register(false, || {
+        let register = |source: &Source, socket: &AtomicUsize, direction| {
+            let registered = source.register(direction, false, || {
                 socket.fetch_or(REGISTERED, Ordering::SeqCst);
                 Ok::<_, ()>(())
             });
@@ -338,7 +338,7 @@ fn interleavings_what_came_before_another_task_registered_is_found() {
         };
         let writes = {
             let (source, socket) = (Arc::clone(&source), Arc::clone(&socket));
-            thread::spawn(move || register(&source, &socket))
+            thread::spawn(move || register(&source, &socket, Direction::Write))
         };
         let sends = {
             let (source, socket) = (Arc::clone(&source), Arc::clone(&socket));
@@ -359,8 +359,8 @@ fn interleavings_what_came_before_another_task_registered_is_found() {
             if socket.load(Ordering::SeqCst) % REGISTERED > 0 {
                 break;
             }
-            if !source.is_registered() {
-                register(&source, &socket);
+            if !source.is_registered(Direction::Read) {
+                register(&source, &socket, Direction::Read);
             }
             source.clear(Direction::Read, ready.unwrap());
         }

@@ -57,8 +57,6 @@ pub struct Async<T: AsSource> {
     shared: Arc<Shared>,
 }
 
-/// Every condition, for edges.
-const FILTER: EventFilter = EventFilter::ALL;
 /// Whether what holds already is reported, too.
 const TELLS: bool = cfg!(unix);
 const TRIGGER: Trigger = match TELLS {
@@ -90,7 +88,7 @@ impl<T: AsSource> Async<T> {
     /// The same for what is in non-blocking mode.
     pub(crate) fn of_nonblocking(io: T, shared: Arc<Shared>) -> io::Result<Self> {
         let this = Self::of_accepted(io, shared)?;
-        this.register()?;
+        this.register(Direction::Write)?;
         Ok(this)
     }
 
@@ -112,18 +110,23 @@ impl<T: AsSource> Async<T> {
         }
     }
 
+    /// Where it is to be read, that it has room for what is sent is not asked for: nearly every one has, and that would be reported.
     #[cold]
-    fn register(&self) -> io::Result<()> {
+    fn register(&self, direction: Direction) -> io::Result<()> {
         let io = self.get_ref();
-        let enable = Registration::enable(io, self.source.key, FILTER, TRIGGER);
+        let filter = match direction {
+            Direction::Read => EventFilter::IN | EventFilter::HANGUP,
+            Direction::Write => EventFilter::ALL,
+        };
+        let enable = Registration::enable(io, self.source.key, filter, TRIGGER);
         let register = |enable| self.shared.register(|port| port.register(enable));
-        let registered = self.source.register(TELLS, || register(enable));
+        let register_for = |enable| self.source.register(direction, TELLS, || register(enable));
+        let registered = register_for(enable);
         #[cfg(unix)]
         let registered = match registered {
-            Err(RegisterError::Entry(RegistrationError::NotASocket)) => {
-                let enable = Registration::descriptor(io, self.source.key, FILTER, TRIGGER);
-                self.source.register(TELLS, || register(enable))
-            }
+            Err(RegisterError::Entry(RegistrationError::NotASocket)) => register_for(
+                Registration::descriptor(io, self.source.key, filter, TRIGGER),
+            ),
             registered => registered,
         };
         registered.map_err(|error| match error {
@@ -157,7 +160,7 @@ impl<T: AsSource> Async<T> {
         }
         let io = self.get_ref();
         let mut outcome = Ok(());
-        if self.source.is_registered() {
+        if self.source.is_registered(Direction::Read) {
             outcome = shared.register(|port| port.deregister(io));
         }
         if outcome == Err(RegisterError::Entry(RegistrationError::InvalidOperation)) {
@@ -203,8 +206,8 @@ impl<T: AsSource> Async<T> {
     fn doubt(&self, direction: Direction) -> io::Result<()> {
         // Elsewhere what holds already may not be reported.
         if TELLS {
-            if !self.source.is_registered() {
-                self.register()?;
+            if !self.source.is_registered(direction) {
+                self.register(direction)?;
             }
             self.source.doubt(direction);
         }
@@ -283,8 +286,8 @@ impl<T: AsSource> Async<T> {
     ) -> io::Result<R> {
         let outcome = operation(self.get_ref());
         if matches!(&outcome, Err(error) if error.kind() == ErrorKind::WouldBlock) {
-            if !self.source.is_registered() {
-                self.register()?;
+            if !self.source.is_registered(direction) {
+                self.register(direction)?;
             }
             self.source.clear(direction, seen);
         }

@@ -1,8 +1,8 @@
 //! What a runtime knows of one socket: whether it is ready, and who waits for that.
 //!
-//! A socket is registered once, for edges in both directions: one that was accepted when an operation would block. Readiness is
-//! kept here until an operation finds that it has gone; so an operation on a socket that is ready costs its own system call, and
-//! no other.
+//! A socket is registered once, for edges in both directions; one that was accepted when an operation would block, first for
+//! reading alone. Readiness is kept here until an operation finds that it has gone; so an operation on a socket that is ready costs
+//! its own system call, and no other.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,7 +12,7 @@ use slab::Slab;
 use socknotify::{Entry, Events};
 
 use crate::sync::Waiter;
-use crate::sync::checked::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
+use crate::sync::checked::{AtomicU32, Mutex, Ordering, lock};
 
 /// A direction in which a socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,8 @@ pub(crate) enum Direction {
 pub(crate) struct Source {
     /// Its place among the sources.
     pub(crate) key: usize,
-    is_registered: AtomicBool,
+    /// For no direction, for reading, or for both.
+    registered: AtomicU32,
     directions: [State; 2],
 }
 
@@ -214,16 +215,17 @@ impl Source {
         self.state(direction).clear(seen);
     }
 
-    /// Have it registered, if nobody has yet. `tells`: what holds already is reported then. Otherwise whoever has tried before tries
+    /// Have it registered for this direction, if nobody has yet. `tells`: what holds already is reported then. Otherwise whoever has tried before tries
     /// again.
     pub(crate) fn register<E>(
         &self,
+        direction: Direction,
         tells: bool,
         register: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         // Two tasks may come here at once. This lock is as good as another.
         let _waiting = lock(&self.directions[0].waiting);
-        if !self.is_registered() {
+        if !self.is_registered(direction) {
             register()?;
             if !tells {
                 // What they have seen is out of date.
@@ -231,20 +233,22 @@ impl Source {
                     state.word.fetch_add(REPORT, Ordering::AcqRel);
                 }
             }
-            self.is_registered.store(true, Ordering::Release);
+            let registered = 1 + direction as u32;
+            self.registered.store(registered, Ordering::Release);
         }
         Ok(())
     }
 
+    /// What is registered for writing is for reading, too.
     #[inline]
-    pub(crate) fn is_registered(&self) -> bool {
-        self.is_registered.load(Ordering::Acquire)
+    pub(crate) fn is_registered(&self, direction: Direction) -> bool {
+        self.registered.load(Ordering::Acquire) > direction as u32
     }
 
     /// An operation has taken what was there. If the stream has ended, or it is not registered, no other report comes.
     #[inline]
     pub(crate) fn drained(&self, direction: Direction, seen: Seen) {
-        if seen.0 & OVER == 0 && self.is_registered() {
+        if seen.0 & OVER == 0 && self.is_registered(direction) {
             self.clear(direction, seen);
         }
     }
