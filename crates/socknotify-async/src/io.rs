@@ -88,7 +88,7 @@ impl<T: AsSource> Async<T> {
     /// The same for what is in non-blocking mode.
     pub(crate) fn of_nonblocking(io: T, shared: Arc<Shared>) -> io::Result<Self> {
         let this = Self::of_accepted(io, shared)?;
-        this.register(Direction::Write)?;
+        this.ensure_registered(Direction::Write)?;
         Ok(this)
     }
 
@@ -107,6 +107,14 @@ impl<T: AsSource> Async<T> {
         match this.shared.is_closed() {
             true => Err(shut_down()),
             false => Ok(this),
+        }
+    }
+
+    #[inline]
+    fn ensure_registered(&self, direction: Direction) -> io::Result<()> {
+        match self.source.is_registered(direction) {
+            true => Ok(()),
+            false => self.register(direction),
         }
     }
 
@@ -206,9 +214,7 @@ impl<T: AsSource> Async<T> {
     fn doubt(&self, direction: Direction) -> io::Result<()> {
         // Elsewhere what holds already may not be reported.
         if TELLS {
-            if !self.source.is_registered(direction) {
-                self.register(direction)?;
-            }
+            self.ensure_registered(direction)?;
             self.source.doubt(direction);
         }
         Ok(())
@@ -286,9 +292,7 @@ impl<T: AsSource> Async<T> {
     ) -> io::Result<R> {
         let outcome = operation(self.get_ref());
         if matches!(&outcome, Err(error) if error.kind() == ErrorKind::WouldBlock) {
-            if !self.source.is_registered(direction) {
-                self.register(direction)?;
-            }
+            self.ensure_registered(direction)?;
             self.source.clear(direction, seen);
         }
         outcome

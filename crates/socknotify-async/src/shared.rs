@@ -449,7 +449,7 @@ impl Shared {
                     if !foreign.is_empty() {
                         shared.wake_foreign(foreign, looking);
                     }
-                    shared.run_tasks(looking, &mut turn);
+                    shared.run_tasks(&port, looking, &mut turn);
                     shared.count.end_work();
                 }
                 Err(Error::TimedOut) if shared.count.is_short() => {
@@ -530,7 +530,7 @@ impl Shared {
     }
 
     /// Run tasks, until there are none, or it is time for the port.
-    fn run_tasks(&self, looking: Role, turn: &mut usize) {
+    fn run_tasks(&self, port: &CompletionPort, looking: Role, turn: &mut usize) {
         let mut begin = None;
         for number in 0..TASKS {
             *turn = turn.wrapping_add(1);
@@ -540,7 +540,7 @@ impl Shared {
                 }
                 if number == 0 {
                     // The task runs on another thread.
-                    let _ = self.with_port(interface::in_vain);
+                    interface::in_vain(port);
                 }
                 return;
             };
@@ -568,7 +568,7 @@ impl Shared {
         if !self.queue.is_empty() {
             self.call(Call::Now);
             // It would do for the port otherwise.
-            let _ = self.with_port(CompletionPort::ask_next);
+            port.ask_next();
         }
     }
 

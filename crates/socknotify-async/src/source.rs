@@ -215,8 +215,8 @@ impl Source {
         self.state(direction).clear(seen);
     }
 
-    /// Have it registered for this direction, if nobody has yet. `tells`: what holds already is reported then. Otherwise whoever has tried before tries
-    /// again.
+    /// Have it registered for this direction, if nobody has yet. `tells`: what holds already is reported then. Otherwise whoever has
+    /// tried before tries again.
     pub(crate) fn register<E>(
         &self,
         direction: Direction,
