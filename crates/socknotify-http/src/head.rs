@@ -18,9 +18,9 @@ const HEADERS: usize = 100;
 const BAD: StatusCode = StatusCode::BAD_REQUEST;
 
 thread_local! {
-    /// What the last request of this thread has left.
     /// Memory that heads are copied to, one behind the other.
     static COPIES: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(4096));
+    /// What the last request of this thread has left.
     static SPARE: Cell<Option<request::Parts>> = const { Cell::new(None) };
 }
 

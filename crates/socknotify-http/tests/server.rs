@@ -1098,53 +1098,6 @@ fn a_later_version_has_the_same_limits() -> io::Result<()> {
     Ok(())
 }
 
-/// What stops a process and continues it breaks no body off. A stop also interrupts calls of the clients in other tests, so it is done
-/// to a process of this test's own.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_body_goes_on_after_a_stop() -> io::Result<()> {
-    const ALONE: &str = "SOCKNOTIFY_HTTP_STOP_CHILD";
-    if std::env::var_os(ALONE).is_none() {
-        let child = std::process::Command::new(std::env::current_exe()?)
-            .args(["--exact", "a_body_goes_on_after_a_stop"])
-            .env(ALONE, "yes")
-            .output()?;
-        assert!(child.status.success(), "{child:?}");
-        return Ok(());
-    }
-    let (begin, begun) = mpsc::channel();
-    let begin = Mutex::new(begin);
-    let running = Running::start(server(), move |request| {
-        let _ = begin.lock().expect("no panic").send(());
-        echo(request)
-    });
-    let text = "a".repeat(0x20000);
-    for (framing, end) in [
-        ("Content-Length: 131072\r\n\r\n", ""),
-        (
-            "Transfer-Encoding: chunked\r\n\r\n20000\r\n",
-            "\r\n0\r\n\r\n",
-        ),
-    ] {
-        let mut client = running.client()?;
-        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}"))?;
-        begun.recv_timeout(PATIENCE).expect("it has begun");
-        for _ in 0..3 {
-            // Meanwhile it waits for the body.
-            thread::sleep(Duration::from_millis(50));
-            let stopped = std::process::Command::new("sh")
-                .args(["-c", "kill -STOP $0; kill -CONT $0"])
-                .arg(std::process::id().to_string())
-                .status()?;
-            assert!(stopped.success());
-        }
-        client.send(format!("{text}{end}"))?;
-        let expected = format!("POST / {text}");
-        assert!(client.answer()?.text() == expected, "{framing}");
-    }
-    Ok(())
-}
-
 #[test]
 fn limits_may_be_as_long_as_there_are_numbers() -> io::Result<()> {
     let limits = Limits::default()
@@ -1985,7 +1938,7 @@ fn where_a_request_is_cut_does_not_matter() -> io::Result<()> {
     Ok(())
 }
 
-/// After the last server, signals do what they do by default.
+/// What signals do to a process.
 #[cfg(unix)]
 mod signals {
     use super::*;
@@ -2043,6 +1996,56 @@ mod signals {
         loop {
             thread::park();
         }
+    }
+
+    /// A stop also interrupts calls of the clients in other tests.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_body_goes_on_after_a_stop() -> io::Result<()> {
+        let child = child("signals::a_process_that_is_stopped").output()?;
+        assert!(child.status.success(), "{child:?}");
+        Ok(())
+    }
+
+    /// What stops a process and continues it breaks no body off.
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[ignore = "it is the child of the other one"]
+    fn a_process_that_is_stopped() -> io::Result<()> {
+        if std::env::var_os(CHILD).is_none() {
+            return Ok(());
+        }
+        let (begin, begun) = mpsc::channel();
+        let begin = Mutex::new(begin);
+        let running = Running::start(server(), move |request| {
+            let _ = begin.lock().expect("no panic").send(());
+            echo(request)
+        });
+        let text = "a".repeat(0x20000);
+        for (framing, end) in [
+            ("Content-Length: 131072\r\n\r\n", ""),
+            (
+                "Transfer-Encoding: chunked\r\n\r\n20000\r\n",
+                "\r\n0\r\n\r\n",
+            ),
+        ] {
+            let mut client = running.client()?;
+            client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}"))?;
+            begun.recv_timeout(PATIENCE).expect("it has begun");
+            for _ in 0..3 {
+                // Meanwhile it waits for the body.
+                thread::sleep(Duration::from_millis(50));
+                let stopped = Command::new("sh")
+                    .args(["-c", "kill -STOP $0; kill -CONT $0"])
+                    .arg(std::process::id().to_string())
+                    .status()?;
+                assert!(stopped.success());
+            }
+            client.send(format!("{text}{end}"))?;
+            let expected = format!("POST / {text}");
+            assert!(client.answer()?.text() == expected, "{framing}");
+        }
+        Ok(())
     }
 
     #[cfg(target_os = "linux")]
