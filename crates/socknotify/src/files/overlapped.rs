@@ -124,6 +124,11 @@ impl Status {
 }
 
 impl Operations {
+    /// Begins an operation at the block's offset.
+    ///
+    /// # Safety
+    ///
+    /// The memory and the block are valid until the operation is dequeued.
     pub(crate) unsafe fn begin_at<F: AsFd>(
         &self,
         kind: Kind,

@@ -229,18 +229,21 @@ impl Scheduler {
 mod tests {
     use super::*;
 
-    /// A thread that polled was woken for a packet, and came back with a report: a parked thread takes the packet at once, and does
-    /// not only watch.
-    #[test]
-    fn f5_a_wake_up_for_a_thread_that_polls_no_more_keeps_no_packet() {
-        let gate = Gate::new();
-        let mut scheduler = Scheduler::default();
+    fn of_two_permits() -> (Gate, Scheduler, Rules) {
         let rules = Rules {
             limit: 2,
             pollers: 2,
             is_eager: false,
-            adapts: false,
+            adapts: true,
         };
+        (Gate::new(), Scheduler::default(), rules)
+    }
+
+    /// A thread that polled was woken for a packet, and came back with a report: a parked thread takes the packet at once, and does
+    /// not only watch.
+    #[test]
+    fn f5_a_wake_up_for_a_thread_that_polls_no_more_keeps_no_packet() {
+        let (gate, mut scheduler, rules) = of_two_permits();
         assert!(gate.take(rules.limit));
         gate.begin_polling();
         scheduler.park(&gate, &Parker::default());
@@ -256,14 +259,7 @@ mod tests {
     /// A ready socket would wait for the rest of a sleep that began when no permit was free.
     #[test]
     fn f5_a_watcher_that_sleeps_until_the_next_sample_is_woken_when_a_permit_is_free() {
-        let gate = Gate::new();
-        let mut scheduler = Scheduler::default();
-        let rules = Rules {
-            limit: 2,
-            pollers: 2,
-            is_eager: false,
-            adapts: true,
-        };
+        let (gate, mut scheduler, rules) = of_two_permits();
         assert!(gate.take(rules.limit) && gate.take(rules.limit));
         scheduler.park(&gate, &Parker::default());
         let wake = scheduler.settle(&gate, 0, &rules);
