@@ -521,6 +521,13 @@ fn f4_serving_tells_of_a_slow_handler_and_its_connection(backend: Backend) -> io
         });
     };
     let told = Arc::new(Mutex::new(Vec::<SlowHandler>::new()));
+    // A busy machine may make others slow, too.
+    let of_this = || {
+        let (id, thread) = (*slow.lock().expect("no panic"))?;
+        let mut told = told.lock().expect("no panic").clone();
+        told.retain(|it| (it.id, it.thread.thread) == (id, thread));
+        Some(told)
+    };
     let tell = Arc::clone(&told);
     let serving = Serving::default().threads(1);
     let serving = serving.on_slow(2 * SHORT, move |handler| {
@@ -532,17 +539,15 @@ fn f4_serving_tells_of_a_slow_handler_and_its_connection(backend: Backend) -> io
         let _open = Opening(&gate);
         client.write_all(b"w")?;
         wait_until("it is told of three times", || {
-            told.lock().expect("no panic").len() >= 3
+            of_this().is_some_and(|told| told.len() >= 3)
         });
         assert!(port.slow(2 * SHORT).iter().any(|it| it.id.is_some()));
         gate.open_for_all();
         client.read_exact(&mut [0])
     })?;
-    let (id, thread) = slow.lock().expect("no panic").expect("it was handled");
-    let told = told.lock().expect("no panic");
+    let told = of_this().expect("it was handled");
     let mut least = 2 * SHORT;
     for it in &*told {
-        assert_eq!((it.id, it.thread.thread), (id, thread), "{it:?}");
         assert!(it.thread.time >= least, "{told:?}");
         least = it.thread.time * 2;
     }
