@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::{fd::OwnedFd, unix::net::UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,10 +35,13 @@ pub struct Server {
     handle: Arc<Handle>,
     limits: Limits,
     serving: Serving,
-    log: io::Result<Option<Log>>,
+    log: io::Result<Option<(Log, Receiver<()>)>>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<rustls::ServerConfig>>,
 }
+
+/// How long the end waits for the log.
+const LOGGED: Duration = Duration::from_secs(1);
 
 /// Where clients come to a [`Server`].
 #[derive(Debug)]
@@ -257,7 +261,7 @@ impl Server {
         F: Fn(&mut Request<'_>) -> Response + Send + Sync + 'static,
     {
         let (limits, port) = (self.limits, Arc::clone(&self.handle.port));
-        let log = self.log?;
+        let (log, written) = self.log?.unzip();
         let listening =
             Listening::arming(Interest::IN.within(limits.head_time)).at_most(limits.connections);
         let connection = move |stream, peer| {
@@ -297,8 +301,10 @@ impl Server {
         })?;
         // Answers that wait are counted by that.
         drop(port.close());
-        if let Some(log) = &shared.log {
-            log.end();
+        // Nobody else has the log, unless handlers were left behind: then all but theirs is written by the end of that time.
+        drop(shared);
+        if let Some(written) = written {
+            let _ = written.recv_timeout(LOGGED);
         }
         if left.is_empty() {
             return Ok(());
