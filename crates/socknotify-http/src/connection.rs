@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     /// How long a head is that is there, and where the next chunk of its body begins.
     head: usize,
     chunk: usize,
+    /// When the last answer was made, if it took no time to make the rest of it.
+    answered: Option<Instant>,
     /// An answer that the client has not taken yet: nothing is received before it has.
     waiting: Option<Box<Sending>>,
 }
@@ -73,6 +75,7 @@ impl Connection {
             begun: None,
             head: 0,
             chunk: 0,
+            answered: None,
             waiting: None,
         }
     }
@@ -84,7 +87,8 @@ impl Connection {
 
     /// What to wait for.
     fn interest(&mut self, shared: &Shared) -> Interest {
-        let (limits, now) = (&shared.limits, Instant::now());
+        let limits = &shared.limits;
+        let now = self.answered.take().unwrap_or_else(Instant::now);
         if let Some(waiting) = &mut self.waiting {
             waiting.untaken = unacknowledged(&self.wire.stream);
             return Interest::OUT.until(waiting.end.min(after(now, limits.stall)));
@@ -221,6 +225,7 @@ impl Connection {
 
     fn send(&mut self, response: Response, answer: Answer, shared: &Arc<Shared>) -> Next {
         let now = Instant::now();
+        self.answered = matches!(response.body().0, Kind::Bytes(..)).then_some(now);
         let end = after(now, shared.limits.answer_time);
         self.go_on(Sending::new(response, answer, now, end), shared)
     }

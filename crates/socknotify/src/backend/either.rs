@@ -11,6 +11,7 @@ use super::native::Native;
 use crate::engine::Engine;
 use crate::engine::owned::{Caller, Left};
 use crate::os::RawSocket;
+use crate::support::deadline::Deadline;
 use crate::values::entry::Arming;
 use crate::{
     Entry, Error, EventFilter, Registration, RegistrationError, SlowThread, Snapshot, WakePolicy,
@@ -72,12 +73,12 @@ impl SystemPort {
         &self,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
-        timeout: Option<Duration>,
+        deadline: Deadline,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
         match self {
-            SystemPort::Engine(engine) => engine.process(registrations, entries, timeout, caller),
-            SystemPort::Native(port) => port.process(registrations, entries, timeout),
+            SystemPort::Engine(engine) => engine.process(registrations, entries, deadline, caller),
+            SystemPort::Native(port) => port.process(registrations, entries, deadline),
         }
     }
 

@@ -56,6 +56,7 @@ use self::threads::{
     Wake,
 };
 use crate::os::{Fd, Owner, Process};
+use crate::support::deadline::Deadline;
 use crate::support::sync::{AtomicUsize, Mutex, MutexGuard, lock};
 use crate::{Entry, Error, Registration, RegistrationError, SlowThread, Snapshot, WakePolicy};
 
@@ -525,7 +526,7 @@ impl<B: Backend> Engine<B> {
         self: &Arc<Self>,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
-        timeout: Option<Duration>,
+        deadline: Deadline,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
         if !self.process.is_this() {
@@ -533,7 +534,7 @@ impl<B: Backend> Engine<B> {
         }
         match entries.is_empty() {
             true => self.register(registrations, caller).map(|()| 0),
-            false => self.dequeue(registrations, entries, timeout, caller),
+            false => self.dequeue(registrations, entries, deadline, caller),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::connect;
 use super::held::linger;
@@ -17,6 +17,7 @@ use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, P
 use crate::backend;
 use crate::engine::owned::{Caller, Left, Polls, Taking};
 use crate::support::burst;
+use crate::support::deadline::Deadline;
 use crate::support::lock::lock;
 use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
 
@@ -186,9 +187,7 @@ impl<T: Source, M> Worker<T, M> {
             return Err(Error::OtherProcess);
         }
         self.end_work();
-        let waits = timeout.filter(|timeout| !timeout.is_zero());
-        let deadline = waits.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut timeout = timeout;
+        let mut deadline = Deadline::after(timeout);
         let mut polls = 0;
         loop {
             self.shared.files.flush();
@@ -200,7 +199,7 @@ impl<T: Source, M> Worker<T, M> {
             if self.is_any_new {
                 self.submit()?;
             }
-            match self.call(self.entries.len(), timeout) {
+            match self.call(self.entries.len(), deadline) {
                 Ok(count) => {
                     let events = self.resolve(count, on_busy);
                     if events > 0 {
@@ -213,10 +212,8 @@ impl<T: Source, M> Worker<T, M> {
                 Err(Error::TimedOut) => return Ok(0),
                 Err(error) => return Err(error),
             }
-            if let Some(deadline) = deadline {
-                timeout = Some(deadline.saturating_duration_since(Instant::now()));
-            }
-            if timeout == Some(Duration::ZERO) {
+            deadline = deadline.rest();
+            if deadline.has_passed() {
                 polls += 1;
                 if polls == MAX_POLLS {
                     return Ok(0);
@@ -237,14 +234,14 @@ impl<T: Source, M> Worker<T, M> {
     /// Arm what was handed back, without waiting.
     #[cold]
     fn submit(&mut self) -> Result<(), Error> {
-        let outcome = self.call(0, Some(Duration::ZERO));
+        let outcome = self.call(0, Deadline::after(Some(Duration::ZERO)));
         self.take_back_refused();
         outcome.map(drop)
     }
 
     /// Arm what was handed back, and dequeue this much. Returns how much there is.
     #[inline]
-    fn call(&mut self, room: usize, timeout: Option<Duration>) -> Result<usize, Error> {
+    fn call(&mut self, room: usize, deadline: Deadline) -> Result<usize, Error> {
         let caller = Caller {
             polls: &mut self.polls,
             taking: &self.taking,
@@ -252,7 +249,7 @@ impl<T: Source, M> Worker<T, M> {
         let outcome = self.shared.connections.port.system().process(
             &mut self.registrations,
             &mut self.entries[..room],
-            timeout,
+            deadline,
             Some(caller),
         );
         if outcome.is_ok() {
@@ -932,7 +929,7 @@ mod tests {
         let _peer = TcpStream::connect(listener.local_addr()?)?;
         let held = port.adopt(listener.accept()?.0)?;
         let id = held.id();
-        let far = Instant::now() + Duration::from_secs(3600);
+        let far = std::time::Instant::now() + Duration::from_secs(3600);
         let wish = Wish {
             filter: EventFilter::NONE,
             is_drained: false,

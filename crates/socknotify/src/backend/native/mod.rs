@@ -21,7 +21,7 @@ use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{
     ERROR_ABANDONED_WAIT_0, ERROR_SUCCESS, ERROR_TIMEOUT, HANDLE, WAIT_TIMEOUT,
@@ -35,6 +35,7 @@ use crate::os::RawSocket;
 use crate::os::windows::alarm::Alarm;
 use crate::os::windows::codes;
 use crate::os::windows::port::{KernelPort, milliseconds};
+use crate::support::deadline::Deadline;
 use crate::{
     Entry, Error, EventFilter, Operation, Registration, RegistrationError, SlowThread, Snapshot,
     Trigger,
@@ -129,14 +130,14 @@ impl Native {
         &self,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
-        timeout: Option<Duration>,
+        deadline: Deadline,
     ) -> Result<usize, Error> {
         let open = self.enter()?;
         let mut memory = Memory::borrow();
         self.check(registrations, &mut memory);
         let outcome = match entries.is_empty() {
             true => self.register(&open, registrations, &mut memory).map(|()| 0),
-            false => self.register_and_wait(&open, registrations, entries, timeout, &mut memory),
+            false => self.register_and_wait(&open, registrations, entries, deadline, &mut memory),
         };
         memory.give_back();
         outcome
@@ -193,21 +194,17 @@ impl Native {
         open: &Open,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
-        timeout: Option<Duration>,
+        mut deadline: Deadline,
         memory: &mut Memory,
     ) -> Result<usize, Error> {
-        let waits = timeout != Some(Duration::ZERO);
-        let end = match timeout {
-            Some(timeout) if waits => Instant::now().checked_add(timeout),
-            _ => None,
-        };
-        let mut left = timeout;
+        let mut left = deadline.remaining();
+        let waits = left != Some(Duration::ZERO);
         loop {
             self.waiting.fetch_add(usize::from(waits), Ordering::SeqCst);
             let status = self.call(open, memory, entries.len(), left);
             self.waiting.fetch_sub(usize::from(waits), Ordering::SeqCst);
             self.apply_outcomes(registrations, memory, status);
-            let mut is_over = !waits;
+            let mut may_be_more = false;
             match status {
                 ERROR_SUCCESS => {
                     let count = self.deliver(entries, memory);
@@ -220,19 +217,15 @@ impl Native {
                     if self.is_closed() {
                         return Err(Error::Closed);
                     }
-                    // There may be more packets behind the dropped ones.
-                    is_over = false;
+                    // Behind the dropped ones.
+                    may_be_more = true;
                 }
                 WAIT_TIMEOUT => {}
                 other => return Err(codes::call_error(other)),
             }
             // The kernel counts in ticks, and may be early.
-            if let Some(end) = end {
-                let rest = end.saturating_duration_since(Instant::now());
-                is_over = is_over || (status != ERROR_SUCCESS && rest.is_zero());
-                left = Some(rest);
-            }
-            if is_over {
+            left = deadline.remaining();
+            if left == Some(Duration::ZERO) && !may_be_more {
                 return Err(Error::TimedOut);
             }
         }

@@ -9,6 +9,7 @@ use crate::engine::table::{Delivery, Outcome, Report, Slot, Undelivered};
 use crate::engine::threads::Levels;
 use crate::engine::{Alarm, Core, Engine, Packet, Scratch};
 use crate::os::Fd;
+use crate::support::deadline::Deadline;
 use crate::support::sync::lock;
 use crate::{Entry, Events, support::burst};
 
@@ -76,9 +77,13 @@ impl<B: Backend> Engine<B> {
         cfg!(interleavings) || self.now().saturating_sub(asked) < SKIPPED_FOR
     }
 
-    /// Microseconds since the port was made.
     fn now(&self) -> u64 {
-        self.made.elapsed().as_micros() as u64
+        self.micros(Instant::now())
+    }
+
+    /// Microseconds since the port was made.
+    fn micros(&self, time: Instant) -> u64 {
+        time.saturating_duration_since(self.made).as_micros() as u64
     }
 
     /// The next call asks the backend.
@@ -196,10 +201,10 @@ impl<B: Backend> Engine<B> {
 
     /// The backend reports an alarm behind all that is ready. So who dequeues looks whether it is due.
     #[inline]
-    pub(in crate::engine) fn queue_alarm_if_due(&self) {
+    pub(in crate::engine) fn queue_alarm_if_due(&self, wait: &Deadline) {
         let due = self.due.load(Ordering::Relaxed);
         // The model checker knows no time.
-        if due != NEVER && !cfg!(interleavings) && self.now() >= due {
+        if due != NEVER && !cfg!(interleavings) && self.micros(wait.began()) >= due {
             let mut core = lock(&self.core);
             if !core.closed {
                 self.queue_alarm(&mut core);

@@ -2,46 +2,15 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Caller, Polls};
 use crate::engine::backend::Backend;
 use crate::engine::threads::{self, Flag, Holder, Levels, Parker, Record};
 use crate::engine::{Engine, Scratch};
+use crate::support::deadline::Deadline;
 use crate::support::sync::lock;
 use crate::{Entry, Error, Registration};
-
-/// When a wait ends.
-struct Deadline {
-    timeout: Option<Duration>,
-    /// When the thread first asked how much time is left.
-    since: Option<Instant>,
-}
-
-impl Deadline {
-    /// The time left to wait; `None` for ever.
-    #[inline]
-    fn remaining(&mut self) -> Option<Duration> {
-        let timeout = self.timeout?;
-        if cfg!(interleavings) {
-            // The model checker knows no time: half of it is over whenever somebody asks.
-            self.timeout = Some(timeout / 2);
-            return Some(timeout);
-        }
-        if let Some(since) = self.since {
-            return Some(timeout.saturating_sub(since.elapsed()));
-        }
-        // A call that does not wait reads no clock.
-        if !timeout.is_zero() {
-            self.since = Some(Instant::now());
-        }
-        Some(timeout)
-    }
-
-    fn has_passed(&mut self) -> bool {
-        self.remaining() == Some(Duration::ZERO)
-    }
-}
 
 /// How many times in a row a call that does not wait asks again after reports of no interest, besides those that each
 /// registration can make before it is quiet.
@@ -79,7 +48,7 @@ impl<B: Backend> Engine<B> {
         self: &Arc<Self>,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
-        timeout: Option<Duration>,
+        deadline: Deadline,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
         let (polls, taking) = match caller {
@@ -111,10 +80,7 @@ impl<B: Backend> Engine<B> {
             levels,
             holder: &*holder,
             parker: &*parker,
-            deadline: Deadline {
-                timeout,
-                since: None,
-            },
+            deadline,
             has_permit,
             polls_now: false,
             is_released: false,
@@ -193,7 +159,7 @@ impl<B: Backend> Engine<B> {
         if self.limit() > self.concurrency {
             self.sample_if_due();
         }
-        self.queue_alarm_if_due();
+        self.queue_alarm_if_due(&call.deadline);
         loop {
             // The limit has fallen, or a thread has returned from a scope of blocking work.
             if call.has_permit && load.taken() > self.limit() {
