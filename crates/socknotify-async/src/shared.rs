@@ -456,11 +456,10 @@ impl Shared {
                     let _ = shared.start_thread();
                 }
                 Err(Error::TimedOut) => {
-                    // One thread stays, to start others, and need not look again.
-                    timeout = None;
                     if shared.count.ends() {
                         return true;
                     }
+                    timeout = shared.count.next_timeout(shared.crew.idle);
                 }
                 // A task that this thread has polled meanwhile may have been woken again.
                 Err(_) => {

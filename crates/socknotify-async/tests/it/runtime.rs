@@ -625,10 +625,11 @@ fn no_more_tasks_block_than_there_are_threads() -> io::Result<()> {
 
 #[test]
 fn threads_end_that_have_nothing_to_do() -> io::Result<()> {
-    let builder = Runtime::builder().places(1).idle(Duration::from_millis(20));
+    let builder = Runtime::builder().places(1).idle(Duration::from_millis(5));
     let runtime = builder.build()?;
     runtime.block_on(async {
-        let blocked = [(); 8].map(|()| unblock(|| thread::sleep(Duration::from_millis(10))));
+        // Longer than others wait meanwhile, in vain.
+        let blocked = [(); 8].map(|()| unblock(|| thread::sleep(Duration::from_millis(30))));
         for task in blocked {
             task.await?;
         }

@@ -241,6 +241,40 @@ fn threads_that_have_nothing_to_do_end_but_for_one(backend: Backend) -> io::Resu
     })
 }
 
+/// More wait the more block. Those have waited in vain while many blocked, and are too many afterwards.
+#[for_every_backend]
+fn threads_that_waited_beside_many_that_blocked_end(backend: Backend) -> io::Result<()> {
+    const BLOCKED: usize = 12;
+    let (port, address) = listening(backend, 2)?;
+    let (waiting, gate) = (AtomicUsize::new(0), Gate::new());
+    let handler = |handled: Handled<'_>| {
+        echo(handled, |worker, _| {
+            worker.blocking(|| {
+                waiting.fetch_add(1, Ordering::SeqCst);
+                gate.pass();
+            });
+        });
+    };
+    while_serving(&port, Serving::default().idle(SHORT), handler, || {
+        let clients = (0..BLOCKED).map(|_| client(address));
+        let clients = clients.collect::<io::Result<Vec<_>>>()?;
+        let _open = Opening(&gate);
+        for mut client in &clients {
+            client.write_all(b"w")?;
+        }
+        wait_until("all block", || waiting.load(Ordering::SeqCst) == BLOCKED);
+        wait_until("others wait", || port.serving().waiting > 1);
+        let begin = Instant::now();
+        wait_until("in vain", || begin.elapsed() > 3 * SHORT);
+        gate.open_for_all();
+        for mut client in &clients {
+            client.read_exact(&mut [0])?;
+        }
+        wait_until("one is left", || port.serving().threads == 1);
+        Ok(())
+    })
+}
+
 /// It ends as the others do, and then waits for them.
 #[for_every_backend]
 fn the_thread_that_calls_serve_does_not_count_once_it_has_ended(

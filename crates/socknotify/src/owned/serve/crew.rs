@@ -188,6 +188,12 @@ impl Crew {
         ends.is_some()
     }
 
+    /// How long a thread waits next that has waited in vain and does not end: the only one for ever, since it stays. Beside others
+    /// it has to look again: it is one too many when those that block now wait again.
+    pub fn next_timeout(&self, idle: Duration) -> Option<Duration> {
+        (self.threads() > 1).then_some(idle)
+    }
+
     /// A thread has ended with the others, and does not count any more.
     pub fn ended(&self) {
         self.counts.fetch_sub(THREAD, Ordering::SeqCst);

@@ -642,11 +642,10 @@ where
                 Ok(Err(_)) => return false,
                 Ok(Ok(0)) if self.crew.is_short() => drop(self.start_thread(threads)),
                 Ok(Ok(0)) => {
-                    // One thread stays, to start others, and need not look again.
-                    timeout = None;
                     if self.crew.ends() {
                         return true;
                     }
+                    timeout = self.crew.next_timeout(self.serving.idle);
                 }
                 Ok(Ok(_)) => timeout = idle,
                 Err(_) => {}
