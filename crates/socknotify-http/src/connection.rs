@@ -143,7 +143,12 @@ impl Connection {
         match head::parse(bytes, &shared.limits) {
             Ok(None) => {
                 self.needed = bytes.len() + 1;
-                Next::Event
+                // The port does not say so while there is more to receive.
+                let is_late = |begun: Instant| begun.elapsed() >= shared.limits.head_time;
+                match self.begun {
+                    Some(begun) if is_late(begun) => self.time_out(shared),
+                    _ => Next::Event,
+                }
             }
             Ok(Some((head, length))) => {
                 let body = &bytes[length..];

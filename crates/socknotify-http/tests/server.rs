@@ -1637,14 +1637,25 @@ fn a_client_that_takes_nothing_of_its_answer_is_given_up() -> io::Result<()> {
 fn empty_lines_do_not_keep_a_connection() -> io::Result<()> {
     let time = Duration::from_millis(300);
     let limits = Limits::default().idle(time).head_time(time);
-    let running = Running::start(server().limits(limits), echo);
-    let mut client = running.client()?;
-    let begin = Instant::now();
-    while client.send("\r\n").is_ok() {
-        assert!(begin.elapsed() < PATIENCE / 6);
-        thread::sleep(time / 10);
-    }
-    Ok(())
+    let serving = Serving::default().threads(1);
+    let running = Running::start(server().limits(limits).serving(serving), echo);
+    // One by one, and so many that there is always more to receive.
+    thread::scope(|scope| {
+        for lines in [1, 30_000, 30_000, 30_000, 30_000] {
+            let mut client = running.client()?;
+            scope.spawn(move || {
+                let text = "\r\n".repeat(lines);
+                let begin = Instant::now();
+                while client.send(&text).is_ok() {
+                    assert!(begin.elapsed() < PATIENCE, "{lines}");
+                    if lines == 1 {
+                        thread::sleep(time / 10);
+                    }
+                }
+            });
+        }
+        Ok(())
+    })
 }
 
 #[test]
