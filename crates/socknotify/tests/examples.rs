@@ -393,6 +393,13 @@ fn proxy_passes_on_an_answer_though_the_target_has_gone() -> io::Result<()> {
     expect(&target, b"ping");
     target.write_all(&vec![b'x'; LENGTH])?;
     target.shutdown(Shutdown::Write)?;
+    // The proxy's system has all of it, and its end: FIN-WAIT-2.
+    let (ours, theirs) = (target.local_addr()?, target.peer_addr()?);
+    let begin = Instant::now();
+    while tcp_state(ours, theirs)?.as_deref() != Some("05") {
+        assert!(begin.elapsed() < PATIENCE, "the answer stays here");
+        thread::sleep(Duration::from_millis(1));
+    }
     // The turn that passes on each of these receives a part of the answer before.
     for _ in 0..20 {
         client.write_all(b"more")?;
@@ -400,16 +407,27 @@ fn proxy_passes_on_an_answer_though_the_target_has_gone() -> io::Result<()> {
     }
     drop(target);
     // Nobody receives it any more, and the proxy finds out.
-    for _ in 0..100 {
-        if client.write_all(b"more").is_err() {
-            break;
-        }
+    while tcp_state(theirs, ours)?.is_some() {
+        assert!(begin.elapsed() < PATIENCE, "it does not find out");
+        client.write_all(b"more")?;
         thread::sleep(Duration::from_millis(5));
     }
     let mut answer = Vec::new();
     client.read_to_end(&mut answer)?;
     assert_eq!(answer.len(), LENGTH);
     interrupt(server)
+}
+
+/// The state of a socket, as a number of two digits.
+#[cfg(target_os = "linux")]
+fn tcp_state(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<String>> {
+    let [local, peer] = [local, peer].map(|it| format!(":{:04X}", it.port()));
+    let sockets = fs::read_to_string("/proc/net/tcp")?;
+    let mut sockets = sockets.lines().map(|line| line.split_whitespace().skip(1));
+    Ok(sockets.find_map(|mut words| {
+        let is_it = words.next()?.ends_with(&local) && words.next()?.ends_with(&peer);
+        is_it.then(|| words.next()).flatten().map(String::from)
+    }))
 }
 
 fn is_reset(end: &io::Result<usize>) -> bool {

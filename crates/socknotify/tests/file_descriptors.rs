@@ -85,22 +85,30 @@ fn o3_a_ring_that_is_asked_for_is_made_with_the_port(backend: Backend) -> io::Re
         assert_eq!(builder().build().err(), Some(Error::BackendUnavailable));
         return Ok(());
     }
-    // Room for a port, and for none with a ring.
-    let last = last_descriptor()?;
-    let mut number = 0;
-    let spare = loop {
-        let limit = Limit::to(Resource::Nofile, last.as_raw_fd() as u64 + 1 + number)?;
-        let port = Port::<TcpStream>::builder().backend(backend).build();
-        drop(limit);
-        if port.is_ok() {
-            break number;
+    // Room for a port, and for none with a ring. A thread of the test before may give a descriptor back meanwhile.
+    let mut tries = 0..5;
+    let last = loop {
+        assert!(tries.next().is_some(), "it is made later");
+        let last = last_descriptor()?;
+        let room = |number| Limit::to(Resource::Nofile, last.as_raw_fd() as u64 + 1 + number);
+        let mut spare = 0;
+        loop {
+            let limit = room(spare)?;
+            let port = Port::<TcpStream>::builder().backend(backend).build();
+            drop(limit);
+            if port.is_ok() {
+                break;
+            }
+            spare += 1;
         }
-        number += 1;
+        let limit = room(spare)?;
+        let refused = builder().build().err();
+        drop(limit);
+        if refused.is_some() {
+            assert_eq!(refused, Some(Error::TooManyOpenFiles));
+            break last;
+        }
     };
-    let limit = Limit::to(Resource::Nofile, last.as_raw_fd() as u64 + 1 + spare)?;
-    let refused = builder().build().err();
-    drop(limit);
-    assert_eq!(refused, Some(Error::TooManyOpenFiles));
     let port = builder().build()?;
     let limit = no_more_descriptors(&last)?;
     // Nothing more is needed.
