@@ -179,7 +179,7 @@ fn key_value_closes_who_sends_or_takes_nothing_and_nobody_slow() -> io::Result<(
     // A little, again and again. So it takes longer until the server's socket reports OUT than a client may be idle.
     let answer = [&value[..], b"\n"].concat();
     let mut answers = 0;
-    while begin.elapsed() < 5 * IDLE {
+    while begin.elapsed() < 3 * IDLE {
         expect(&slow, &answer);
         answers += 1;
         thread::sleep(Duration::from_millis(15));
