@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::{io, thread};
 
+use crate::response::caught;
+
 /// So many lines may wait to be written.
 const WAITING: usize = 8192;
 
@@ -30,11 +32,17 @@ impl Log {
             for mut text in &waiting {
                 // What waits goes out in one call.
                 text.extend(waiting.try_iter());
-                let written = writer.write_all(text.as_bytes());
-                if written.and_then(|()| writer.flush()).is_err() {
+                let write = || {
+                    writer
+                        .write_all(text.as_bytes())
+                        .and_then(|()| writer.flush())
+                };
+                if !matches!(caught(write), Some(Ok(()))) {
                     failed.fetch_add(text.lines().count() as u64, Ordering::Relaxed);
                 }
             }
+            // It may have something to write yet.
+            drop(writer);
             drop(ended);
         };
         let thread = thread::Builder::new().name("http-log".into());

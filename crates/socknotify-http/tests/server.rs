@@ -986,6 +986,47 @@ fn what_was_done_is_counted_and_logged() -> io::Result<()> {
     Ok(())
 }
 
+/// A log that panics once, and has something to do when it is dropped.
+struct Fails(bool, Kept);
+
+impl Write for Fails {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if std::mem::take(&mut self.0) {
+            panic!("a fault");
+        }
+        self.1.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Fails {
+    fn drop(&mut self) {
+        thread::sleep(Duration::from_millis(20));
+        let _ = self.1.write(b"the end\n");
+    }
+}
+
+#[test]
+fn a_log_that_panics_is_counted_and_written_to_again() -> io::Result<()> {
+    let kept = Kept::default();
+    let mut running = Running::start(server().log(Fails(true, kept.clone())), echo);
+    while running.handle.metrics().log_left_out == 0 {
+        running.ask("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    }
+    running.ask("GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    running.end(PATIENCE)?;
+    let text = kept.text();
+    assert!(text.contains("\"GET /last HTTP/1.1\" 200 "));
+    assert!(text.ends_with("the end\n"), "it is dropped by then");
+    let metrics = running.handle.metrics();
+    let written = text.lines().count() as u64 - 1;
+    assert_eq!(metrics.log_left_out + written, metrics.successful);
+    Ok(())
+}
+
 /// A body in chunks is as long as another.
 #[test]
 fn what_is_around_chunks_is_no_body() -> io::Result<()> {
