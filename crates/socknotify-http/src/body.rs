@@ -126,7 +126,8 @@ impl<'a> RequestBody<'a> {
         if self.must_ask || left.is_some_and(|left| left > UNREAD) {
             return false;
         }
-        let skipped = io::copy(&mut self.by_ref().take(UNREAD), &mut io::sink());
+        // With room for what ends the last chunk.
+        let skipped = io::copy(&mut self.by_ref().take(UNREAD + 1), &mut io::sink());
         skipped.is_ok() && self.remaining() == Some(0)
     }
 

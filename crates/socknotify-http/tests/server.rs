@@ -379,12 +379,22 @@ fn a_body_is_asked_for_when_it_is_read() -> io::Result<()> {
 fn what_a_handler_leaves_of_a_body_is_dropped_or_ends_the_connection() -> io::Result<()> {
     let limits = Limits::default().body(10 << 20);
     let running = Running::start(server().limits(limits), |_| Response::new("no".into()));
-    for (length, has_ended) in [(10_000, false), (60_000, false), (1 << 20, true)] {
-        let mut client = running.client()?;
-        let text = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
-        client.send(text + &"a".repeat(length))?;
-        assert_eq!(client.answer()?.text(), "no", "{length}");
-        assert_eq!(client.has_ended()?, has_ended, "{length}");
+    for (length, has_ended) in [
+        (10_000, false),
+        (64 << 10, false),
+        ((64 << 10) + 1, true),
+        (1 << 20, true),
+    ] {
+        let body = "a".repeat(length);
+        for rest in [
+            format!("Content-Length: {length}\r\n\r\n{body}"),
+            format!("Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"),
+        ] {
+            let mut client = running.client()?;
+            client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{rest}"))?;
+            assert_eq!(client.answer()?.text(), "no", "{length}");
+            assert_eq!(client.has_ended()?, has_ended, "{length}");
+        }
     }
     Ok(())
 }
