@@ -127,8 +127,13 @@ impl Connection {
             if self.wire.input.bytes().is_empty() {
                 self.wire.input = SPARE.take().unwrap_or_else(|| input(&shared.limits));
             }
-            // A short read empties the socket: then it is armed again without a system call.
-            match self.wire.receive(|stream| readiness.io(stream)) {
+            let received = match self.peer.port() {
+                // A short read of a Unix socket may end behind bytes that came with descriptors.
+                0 => self.wire.receive(|stream| stream),
+                // One of TCP empties the socket: then it is armed again without a system call.
+                _ => self.wire.receive(|stream| readiness.io(stream)),
+            };
+            match received {
                 Ok(true) => {}
                 // A session of TLS is ended by both sides.
                 Ok(false) if !self.wire.is_plain() => return Next::Close,

@@ -1472,6 +1472,59 @@ fn a_unix_socket_is_served() -> io::Result<()> {
     serving.join().expect("no panic")
 }
 
+/// A read of a Unix socket ends behind the bytes that came with a descriptor, though more is there.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_behind_descriptors_of_a_unix_socket_is_read() -> io::Result<()> {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("socket");
+    let server = Server::from_listener(UnixListener::bind(&path)?)?
+        .limits(Limits::default().head_time(PATIENCE))
+        .serving(Serving::default().threads(1));
+    let handle = server.handle();
+    let (begin, begun) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let released = Mutex::new(released);
+    let serving = thread::spawn(move || {
+        server.serve(move |request| {
+            if request.uri() == "/blocks" {
+                begin.send(()).expect("it is waited for");
+                let released = released.lock().expect("no panic");
+                released.recv().expect("it is released");
+            }
+            Response::new("a".into())
+        })
+    });
+    let mut blocking = UnixStream::connect(&path)?;
+    let mut client = UnixStream::connect(&path)?;
+    client.set_read_timeout(Some(PATIENCE / 2))?;
+    let mut answer = [0; 1000];
+    // From its third request on, the connection is armed without a system call.
+    for _ in 0..4 {
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        assert!(client.read(&mut answer)? > 0);
+    }
+    blocking.write_all(b"GET /blocks HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    begun.recv_timeout(PATIENCE).expect("it has begun");
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [client.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let bytes = [io::IoSlice::new(b"GET / HTT")];
+    sendmsg(&client, &bytes, &mut control, SendFlags::empty())?;
+    client.write_all(b"P/1.1\r\nHost: a\r\n\r\n")?;
+    release.send(()).expect("it is waited for");
+    assert!(client.read(&mut answer)? > 0);
+    drop((client, blocking));
+    handle.drain(PATIENCE);
+    serving.join().expect("no panic")
+}
+
 /// What was sent before gets there, whatever the client sends meanwhile, and it is not the client that has failed.
 #[test]
 fn a_file_that_becomes_shorter_ends_its_connection() -> io::Result<()> {
