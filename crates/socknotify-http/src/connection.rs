@@ -93,9 +93,10 @@ impl Connection {
             waiting.untaken = unacknowledged(&self.wire.stream);
             return Interest::OUT.until(waiting.end.min(after(now, limits.stall)));
         }
-        if self.needed == 0 {
-            // What has come is answered, also at the end; if there is nothing, its time is over at once.
-            let is_over = shared.handle.is_draining() && !self.has_buffered();
+        // What has come is answered, also at the end; if there is nothing, or an empty line alone, its time is over at once.
+        let is_over = shared.handle.is_draining() && !self.has_buffered();
+        let has_nothing = self.wire.is_plain() && self.wire.input.bytes().is_empty();
+        if self.needed == 0 || (is_over && has_nothing) {
             let time = if is_over { Duration::ZERO } else { limits.idle };
             return Interest::IN.until(after(now, time));
         }

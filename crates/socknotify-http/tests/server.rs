@@ -877,6 +877,23 @@ fn an_end_answers_what_has_come() -> io::Result<()> {
     Ok(())
 }
 
+/// Some clients send one behind a body.
+#[test]
+fn an_end_waits_for_nothing_behind_an_empty_line() -> io::Result<()> {
+    let limits = Limits::default().head_time(PATIENCE);
+    let mut running = Running::start(server().limits(limits), echo);
+    let mut client = running.client()?;
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na\r\n")?;
+    client.answer()?;
+    let begin = Instant::now();
+    running.handle.drain(PATIENCE);
+    assert!(client.0.fill_buf()?.is_empty());
+    drop(client);
+    running.end(PATIENCE)?;
+    assert!(begin.elapsed() < PATIENCE / 2);
+    Ok(())
+}
+
 #[test]
 fn an_end_is_bounded_whatever_a_handler_does() -> io::Result<()> {
     let (begin, begun) = mpsc::channel();
