@@ -50,6 +50,7 @@ impl Source for Peer {
 /// A server of these.
 pub(crate) struct Streams {
     port: Arc<Port<Peer>>,
+    is_tcp: bool,
     is_echo: bool,
     idle: Duration,
     requests: AtomicU64,
@@ -64,6 +65,7 @@ impl Streams {
     ) -> io::Result<Self> {
         let port = Arc::new(Port::from(port));
         let listening = Listening::arming(Interest::IN.within(idle));
+        let is_tcp = matches!(listener, Listener::Streams(Streaming::Tcp(_)));
         match listener {
             Listener::Streams(Streaming::Tcp(listener)) => {
                 port.listen(listener, listening, |stream, _| {
@@ -86,6 +88,7 @@ impl Streams {
         }
         Ok(Streams {
             port,
+            is_tcp,
             is_echo,
             idle,
             requests: AtomicU64::new(0),
@@ -132,7 +135,12 @@ impl Streams {
                 let (Peer::Client(stream), readiness) = held.split() else {
                     return;
                 };
-                let done = readiness.io(&*stream).read(buffer).and_then(|count| {
+                let read = match self.is_tcp {
+                    true => readiness.io(&*stream).read(buffer),
+                    // A short read of a Unix socket does not mean that it is empty.
+                    false => (&*stream).read(buffer),
+                };
+                let done = read.and_then(|count| {
                     self.requests
                         .fetch_add(u64::from(count > 0), Ordering::Relaxed);
                     if self.is_echo {

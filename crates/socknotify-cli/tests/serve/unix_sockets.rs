@@ -1,10 +1,13 @@
 //! Servers at the path of a Unix socket.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::Signal;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::program::{PATIENCE, PROGRAM, Server, eventually};
@@ -86,6 +89,34 @@ fn clients_are_served_and_the_file_goes_with_the_server() -> io::Result<()> {
     server.stop()?;
     assert!(!place.path().exists());
     Ok(())
+}
+
+/// A read ends behind the bytes that came with a descriptor, though more is there.
+#[test]
+fn what_is_behind_descriptors_is_read() -> io::Result<()> {
+    let place = Place::new("descriptors")?;
+    let server = place.server("echo")?;
+    let mut client = UnixStream::connect(place.path())?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    let mut answer = [0; 6];
+    for _ in 0..4 {
+        client.write_all(b"before")?;
+        client.read_exact(&mut answer)?;
+    }
+    // Both parts are there when it reads.
+    server.signal(Signal::STOP)?;
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [client.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let part = [io::IoSlice::new(b"one")];
+    net::sendmsg(&client, &part, &mut control, SendFlags::empty())?;
+    client.write_all(b"two")?;
+    server.signal(Signal::CONT)?;
+    client.read_exact(&mut answer)?;
+    assert_eq!(&answer, b"onetwo");
+    drop(client);
+    server.stop().map(drop)
 }
 
 #[test]
