@@ -73,7 +73,7 @@ impl ResponseBody {
     /// A file, from its position to its end. Where the system can, it goes to the socket without being copied (`sendfile`).
     ///
     /// The file must not become shorter while it is sent: then the connection ends in the middle of the answer. If it cannot be read at
-    /// all, the answer is 500.
+    /// all, the answer is 500. Files of [`try_clone`](File::try_clone) have one position together: open the file for each answer.
     ///
     /// # Errors
     ///

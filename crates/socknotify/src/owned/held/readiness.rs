@@ -169,7 +169,8 @@ fn would_block(error: &io::Error) -> bool {
 ///
 /// For a TCP stream a short read means that the socket is drained. For a Unix stream it does not, since a read ends before
 /// descriptors that were passed, before the bytes of another sender, and with a packet; there only
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) does. For other streams, use [`Readiness::try_read`].
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) does. For other streams, also for a `TcpStream` that was made of a Unix socket, use
+/// [`Readiness::try_read`].
 pub trait Stream: sealed::Stream {}
 
 impl<S: sealed::Stream> Stream for S {}
