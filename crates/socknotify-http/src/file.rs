@@ -36,6 +36,9 @@ const RESTED: Duration = Duration::from_secs(2);
 /// the time of its last change, and on Unix of its number: there it is strong. Elsewhere it is weak, as files may differ that have all of that in common; a
 /// client that has a part of one is sent all of it then.
 ///
+/// Where the times of files are coarse, some milliseconds on Linux before 6.13, a file that is written in place may be answered
+/// between two changes that have one time, and then they have one tag: write a new file, and rename it.
+///
 /// As [`ResponseBody::file`], the file is sent from where the system has it, and must not become shorter meanwhile.
 ///
 /// # Errors
@@ -178,7 +181,8 @@ impl State {
     }
 }
 
-/// What changes whenever another file comes in the place of one, or its bytes change, also if its time is set back.
+/// What changes whenever another file comes in the place of one, or its bytes change, also if its time is set back; but for two changes
+/// within the precision of the system's times.
 #[cfg(unix)]
 fn tag(file: &Metadata) -> String {
     use std::os::unix::fs::MetadataExt;

@@ -95,7 +95,8 @@ impl ResponseBody {
         Ok(ResponseBody(Kind::File(file, length)))
     }
 
-    /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end.
+    /// What a reader returns until its end, in chunks. To a client of HTTP/1.0 the end of the connection is its end. The head goes out
+    /// with what the reader returns first: where that takes long, as with events, let it be something that says nothing.
     ///
     /// If the reader fails or panics at once, the answer is 500. Later, the connection ends in the middle of the answer: so the client
     /// sees that it is not whole, unless it is one of HTTP/1.0.

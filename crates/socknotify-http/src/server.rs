@@ -219,7 +219,7 @@ impl Server {
     /// The length does not count what is around chunks; what is around a chunk that broke off may be taken off, though it was not sent.
     ///
     /// A thread of its own writes, so that no request waits for the log. What it does not keep up with is left out, and counted in
-    /// [`Metrics::log_left_out`].
+    /// [`Metrics::log_left_out`]. At the end [`serve`](Self::serve) waits up to a second for it, and for the writer to be dropped.
     pub fn log(mut self, writer: impl Write + Send + 'static) -> Self {
         self.log = Log::start(writer, Arc::clone(&self.handle.counts.left_out)).map(Some);
         self
