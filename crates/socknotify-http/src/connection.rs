@@ -37,7 +37,7 @@ pub(crate) struct Connection {
     /// How long a head is that is there, and where the next chunk of its body begins.
     head: usize,
     chunk: usize,
-    /// When the last answer was made, if it took no time to make the rest of it.
+    /// When the last answer was made, if its body was in memory.
     answered: Option<Instant>,
     /// An answer that the client has not taken yet: nothing is received before it has.
     waiting: Option<Box<Sending>>,

@@ -73,12 +73,12 @@ impl SystemPort {
         &self,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
-        deadline: Deadline,
+        deadline: impl Into<Deadline>,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
         match self {
             SystemPort::Engine(engine) => engine.process(registrations, entries, deadline, caller),
-            SystemPort::Native(port) => port.process(registrations, entries, deadline),
+            SystemPort::Native(port) => port.process(registrations, entries, deadline.into()),
         }
     }
 

@@ -20,7 +20,6 @@ use super::{
     Waited,
 };
 use crate::os::Fd;
-use crate::support::deadline::Deadline;
 use crate::values::entry::Arming;
 use crate::values::registration::Extra;
 use crate::{
@@ -340,18 +339,13 @@ pub(crate) fn explore_owning(
 
 fn dequeue(port: &Port, timeout: Option<Duration>) -> Result<Entry, Error> {
     let mut entries = [Entry::default()];
-    port.process(&mut [], &mut entries, Deadline::after(timeout), None)?;
+    port.process(&mut [], &mut entries, timeout, None)?;
     Ok(entries[0])
 }
 
 fn apply(port: &Port, registration: Registration<'_>) -> Result<(), RegistrationError> {
     let mut batch = [registration];
-    let applied = port.process(
-        &mut batch,
-        &mut [],
-        Deadline::after(Some(Duration::ZERO)),
-        None,
-    );
+    let applied = port.process(&mut batch, &mut [], Some(Duration::ZERO), None);
     assert!(applied.is_ok());
     batch[0].result()
 }
@@ -509,19 +503,13 @@ fn f5_three_threads_serve_two_sockets_over_and_over() {
                 let mut batch = [raw(0)];
                 for _ in 0..2 {
                     let mut entries = [Entry::default()];
-                    assert_eq!(
-                        port.process(&mut batch, &mut entries, Deadline::after(None), None),
-                        Ok(1)
-                    );
+                    assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
                     assert_eq!(batch[0].result(), Ok(()));
                     running.with_packet(|| ());
                     // It stays readable, so that there is always something for somebody.
                     batch = [enable(entries[0].completion_key as i32 - 10, ONESHOT)];
                 }
-                assert_eq!(
-                    port.process(&mut batch, &mut [], Deadline::after(None), None),
-                    Ok(0)
-                );
+                assert_eq!(port.process(&mut batch, &mut [], None, None), Ok(0));
             }
         };
         let others: Vec<_> = (0..2).map(|_| thread::spawn(serve.clone())).collect();
@@ -664,12 +652,7 @@ fn a3_the_later_filter_is_watched() {
                     batch[0].event_filter = EventFilter::HANGUP;
                     let mut entries = [Entry::default()];
                     let room = usize::from(waits);
-                    let outcome = port.process(
-                        &mut batch,
-                        &mut entries[..room],
-                        Deadline::after(None),
-                        None,
-                    );
+                    let outcome = port.process(&mut batch, &mut entries[..room], None, None);
                     assert_eq!((outcome, batch[0].result()), (Ok(room), Ok(())));
                 })
             };
@@ -697,10 +680,7 @@ fn c8_a_one_shot_has_one_holder() {
             move || {
                 let mut batch = [];
                 let mut entries = [Entry::default(); 2];
-                assert_eq!(
-                    port.process(&mut batch, &mut entries, Deadline::after(None), None),
-                    Ok(1)
-                );
+                assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
                 assert!(!held.swap(true, Ordering::SeqCst));
                 thread::yield_now();
                 held.store(false, Ordering::SeqCst);
@@ -865,7 +845,7 @@ pub(crate) fn do_and_dequeue(
         polls: &mut polls,
         taking: &Arc::new(Taking::default()),
     };
-    port.process(&mut batch, entries, Deadline::after(None), Some(caller))
+    port.process(&mut batch, entries, None, Some(caller))
 }
 
 /// Arm an adopted socket, and wait for what comes.
@@ -873,10 +853,7 @@ fn arm(port: &Port) -> u32 {
     enable_owned(port, false);
     let mut batch = [Registration::arm(0, 10, EventFilter::IN)];
     let mut entries = [Entry::default()];
-    assert_eq!(
-        port.process(&mut batch, &mut entries, Deadline::after(None), None),
-        Ok(1)
-    );
+    assert_eq!(port.process(&mut batch, &mut entries, None, None), Ok(1));
     assert_eq!((batch[0].result(), entries[0].completion_key), (Ok(()), 10));
     assert_eq!(Arming::of(&entries[0]), Some(Arming::default()));
     entries[0].transferred
@@ -960,10 +937,7 @@ fn g5_what_is_told_too_late_does_not_reach_the_next_socket() {
             let port = Arc::clone(&port);
             thread::spawn(move || {
                 let mut batch = [enable(0, ONESHOT), enable(0, ONESHOT)];
-                assert_eq!(
-                    port.process(&mut batch, &mut [], Deadline::after(None), None),
-                    Ok(0)
-                );
+                assert_eq!(port.process(&mut batch, &mut [], None, None), Ok(0));
                 // The second one may come between the removal and its notification (A5), or while the number changes
                 // hands, and so is no open socket for a moment (B10).
                 for entry in &batch {

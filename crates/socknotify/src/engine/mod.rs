@@ -526,7 +526,7 @@ impl<B: Backend> Engine<B> {
         self: &Arc<Self>,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
-        deadline: Deadline,
+        deadline: impl Into<Deadline>,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
         if !self.process.is_this() {
@@ -534,7 +534,7 @@ impl<B: Backend> Engine<B> {
         }
         match entries.is_empty() {
             true => self.register(registrations, caller).map(|()| 0),
-            false => self.dequeue(registrations, entries, deadline, caller),
+            false => self.dequeue(registrations, entries, deadline.into(), caller),
         }
     }
 }

@@ -187,7 +187,7 @@ impl<T: Source, M> Worker<T, M> {
             return Err(Error::OtherProcess);
         }
         self.end_work();
-        let mut deadline = Deadline::after(timeout);
+        let mut deadline = Deadline::from(timeout);
         let mut polls = 0;
         loop {
             self.shared.files.flush();
@@ -234,7 +234,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Arm what was handed back, without waiting.
     #[cold]
     fn submit(&mut self) -> Result<(), Error> {
-        let outcome = self.call(0, Deadline::after(Some(Duration::ZERO)));
+        let outcome = self.call(0, Some(Duration::ZERO).into());
         self.take_back_refused();
         outcome.map(drop)
     }

@@ -18,7 +18,6 @@ use std::time::Duration;
 use crate::backend::{Choice, SystemPort};
 use crate::files::Operations;
 use crate::os::{AsSocket, default_concurrency};
-use crate::support::deadline::Deadline;
 use crate::{Backend, Entry, Error, RegisterError, Registration, SlowThread, Snapshot, WakePolicy};
 
 /// An I/O completion port that reports the state of sockets.
@@ -133,10 +132,7 @@ impl CompletionPort {
         if entries.is_empty() && timeout != Some(Duration::ZERO) {
             return Err(Error::InvalidParameter);
         }
-        let deadline = Deadline::after(timeout);
-        let count = self
-            .system
-            .process(registrations, entries, deadline, None)?;
+        let count = self.system.process(registrations, entries, timeout, None)?;
         Ok(&mut entries[..count])
     }
 

@@ -12,10 +12,10 @@ pub(crate) struct Deadline {
     is_asked: bool,
 }
 
-impl Deadline {
-    /// A wait that begins now; `None`: for ever. One that is over at once reads no clock.
+/// Of a wait that begins now; `None`: for ever. One that is over at once reads no clock.
+impl From<Option<Duration>> for Deadline {
     #[inline]
-    pub(crate) fn after(timeout: Option<Duration>) -> Self {
+    fn from(timeout: Option<Duration>) -> Self {
         let waits = timeout.is_some_and(|timeout| !timeout.is_zero());
         Deadline {
             timeout,
@@ -23,7 +23,9 @@ impl Deadline {
             is_asked: false,
         }
     }
+}
 
+impl Deadline {
     /// When the wait began, or now.
     #[inline]
     pub(crate) fn began(&self) -> Instant {
@@ -48,7 +50,7 @@ impl Deadline {
     /// A wait of the time that is left.
     pub(crate) fn rest(mut self) -> Self {
         self.is_asked = true;
-        Deadline::after(self.remaining())
+        self.remaining().into()
     }
 
     #[inline]

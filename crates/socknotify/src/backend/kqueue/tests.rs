@@ -12,7 +12,6 @@ use super::{Kqueue, identity, systems};
 use crate::engine::Engine;
 use crate::os::Fd;
 use crate::owned::{Event, Interest, Port};
-use crate::support::deadline::Deadline;
 use crate::{Entry, EventFilter, Events, Registration, Trigger, WakePolicy};
 
 const ONCE: Trigger = Trigger::ONESHOT.union(Trigger::LEVEL);
@@ -48,12 +47,7 @@ fn process(
     let mut entries = vec![Entry::default(); room];
     let mut found = 0;
     let calls = calls::within(|| {
-        let done = engine.process(
-            batch,
-            &mut entries,
-            Deadline::after(Some(Duration::from_secs(10))),
-            None,
-        );
+        let done = engine.process(batch, &mut entries, Some(Duration::from_secs(10)), None);
         found = done.expect("packets");
     });
     assert!(batch.iter().all(|it| it.result().is_ok()));
@@ -67,23 +61,13 @@ fn the_last_of_two_entries_for_one_socket_is_what_is_reported() {
     let pairs = pairs(1);
     let (ours, theirs) = &pairs[0];
     let mut first = [Registration::enable(ours, 0, EventFilter::NONE, ONCE)];
-    let registered = engine.process(
-        &mut first,
-        &mut [],
-        Deadline::after(Some(Duration::ZERO)),
-        None,
-    );
+    let registered = engine.process(&mut first, &mut [], Some(Duration::ZERO), None);
     assert_eq!(registered, Ok(0));
     (&mut &*theirs).write_all(b"x").expect("written");
     let edge = Trigger::EDGE | Trigger::INITIAL;
     let mut batch = [ONCE, edge].map(|it| Registration::enable(ours, 0, EventFilter::IN, it));
     let mut entries = [Entry::default(); 2];
-    let found = engine.process(
-        &mut batch,
-        &mut entries,
-        Deadline::after(Some(Duration::ZERO)),
-        None,
-    );
+    let found = engine.process(&mut batch, &mut entries, Some(Duration::ZERO), None);
     assert_eq!(found, Ok(1));
     assert_eq!(entries[0].events(), Events::IN);
 }
@@ -192,12 +176,7 @@ fn with_room_for_one_a_packet_shows_both_conditions() {
         let mut entry = [Registration::enable(&pairs[0].0, 0, filter, trigger)];
         let mut found = [Entry::default()];
         for _ in 0..3 {
-            let done = engine.process(
-                &mut entry,
-                &mut found,
-                Deadline::after(Some(Duration::from_secs(10))),
-                None,
-            );
+            let done = engine.process(&mut entry, &mut found, Some(Duration::from_secs(10)), None);
             assert_eq!(done, Ok(1));
             assert_eq!(found[0].events(), Events::IN | Events::OUT);
         }
@@ -210,12 +189,7 @@ fn a_registration_changes_between_once_and_edge() {
     let pairs = pairs(1);
     let mut found = [Entry::default(); 4];
     let mut process = |entries: &mut [Registration<'_>]| {
-        engine.process(
-            entries,
-            &mut found,
-            Deadline::after(Some(Duration::ZERO)),
-            None,
-        )
+        engine.process(entries, &mut found, Some(Duration::ZERO), None)
     };
     let mut theirs = &pairs[0].1;
     let mut ours = &pairs[0].0;
@@ -247,12 +221,7 @@ fn c3_what_a_late_change_has_brought_back_is_armed_by_whoever_sees_it() {
         let (ours, theirs) = &pairs[0];
         let mut found = [Entry::default(); 2];
         let mut process = |entries: &mut [Registration<'_>]| {
-            engine.process(
-                entries,
-                &mut found,
-                Deadline::after(Some(Duration::ZERO)),
-                None,
-            )
+            engine.process(entries, &mut found, Some(Duration::ZERO), None)
         };
         assert!(process(&mut enable(&pairs, trigger)).is_err());
         // The change of the first thread comes late.
@@ -343,7 +312,7 @@ mod refused {
         timeout: Option<Duration>,
     ) -> Option<Events> {
         let mut entries = [Entry::default()];
-        let done = engine.process(batch, &mut entries, Deadline::after(timeout), None);
+        let done = engine.process(batch, &mut entries, timeout, None);
         assert!(batch.iter().all(|it| it.result().is_ok()));
         (done == Ok(1)).then(|| entries[0].events())
     }
@@ -380,7 +349,7 @@ mod refused {
             refuse(EVFILT_READ, 4);
             let mut entries = [Entry::default()];
             let mut again = [change(key, LEVEL)];
-            let _ = engine.process(&mut again, &mut entries, Deadline::after(SOON), None);
+            let _ = engine.process(&mut again, &mut entries, SOON, None);
             assert!(refuse(EVFILT_READ, 0) < 4);
             assert_eq!(
                 again[0].result(),
