@@ -247,6 +247,8 @@ impl Connection {
         if let Err(Stop::Full) = sent {
             sending.counted = Some((Arc::clone(shared), self.peer));
             shared.exchange(&mut sending.running);
+            // To send as much as there is room for takes time.
+            self.answered = None;
             self.waiting = Some(Box::new(sending));
             return Next::Event;
         }
