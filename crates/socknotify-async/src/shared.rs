@@ -328,6 +328,7 @@ impl Shared {
                 return started;
             }
         }
+        self.retry_if_short();
         on_slow.map_or(Ok(()), |(_, call)| self.start_watch(call))
     }
 
@@ -365,19 +366,20 @@ impl Shared {
         }
     }
 
-    /// Start another thread. While the system refuses, and all others are blocked, this one waits for that.
+    /// Start another thread, or two. If the system refuses, those that there are go on.
     #[cold]
-    fn start_another(self: &Arc<Self>, port: &CompletionPort) {
-        let start = || {
-            // Without it, those that there are go on.
-            let _ = self.start_thread();
-        };
-        start();
+    fn start_another(self: &Arc<Self>) {
+        let _ = self.start_thread();
         if self.count.needs_another() {
-            start();
+            let _ = self.start_thread();
         }
-        self.count
-            .hold_back(|time| port.blocking(|| thread::sleep(time)), start);
+        self.retry_if_short();
+    }
+
+    fn retry_if_short(&self) {
+        if self.count.is_short() {
+            self.unpark_last();
+        }
     }
 
     /// One thread.
@@ -437,13 +439,13 @@ impl Shared {
                 job.wake();
                 shared.call(Call::Now);
             }
-            match port.dequeue(&mut entries, shared.count.timeout(timeout)) {
+            match port.dequeue(&mut entries, timeout) {
                 Ok(entries) => {
                     timeout = idle;
                     let needs_another = shared.count.begin_work();
                     let foreign = shared.dispatch(&port, entries);
                     if needs_another {
-                        shared.start_another(&port);
+                        shared.start_another();
                     }
                     // They may block until another thread has run a task.
                     if !foreign.is_empty() {
@@ -451,9 +453,6 @@ impl Shared {
                     }
                     shared.run_tasks(&port, looking, &mut turn);
                     shared.count.end_work();
-                }
-                Err(Error::TimedOut) if shared.count.is_short() => {
-                    let _ = shared.start_thread();
                 }
                 Err(Error::TimedOut) => {
                     if shared.count.ends() {
@@ -592,14 +591,27 @@ impl Shared {
         }
         self.remain.store(remain, Ordering::SeqCst);
         if !self.is_closed.swap(true, Ordering::SeqCst) {
-            self.ends.get().into_iter().for_each(Thread::unpark);
+            self.unpark_last();
         }
     }
 
+    fn unpark_last(&self) {
+        self.ends.get().into_iter().for_each(Thread::unpark);
+    }
+
     /// The thread that ends it. What is dropped, or woken, may block, and the runtime's other threads may all do so by then.
+    ///
+    /// Until then it starts those that the system has refused, which nobody else does if all others block.
     fn end_when_closed(self: Arc<Self>) {
         while !self.is_closed() {
-            thread::park();
+            if self.count.is_short() {
+                thread::park_timeout(interface::Crew::RETRY);
+                if self.count.is_short() && !self.is_closed() {
+                    let _ = self.start_thread();
+                }
+            } else {
+                thread::park();
+            }
         }
         self.inside_or_outside(|| self.end());
         self.say_ended();

@@ -1,8 +1,9 @@
-//! The limit of memory, which is the process's, keeps it from starting threads: so this is a program of its own.
+//! The limit of memory, which is the process's, keeps it from starting threads: so this is a program of its own, and its tests run
+//! one after the other.
 #![cfg(target_os = "linux")]
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ thread_local! {
 
 #[test]
 fn a_runtime_ends_though_the_system_starts_no_thread() -> io::Result<()> {
+    let _one_at_a_time = lock();
     let builder = Runtime::builder().places(1).threads(1).stack_size(STACK);
     let (release, released) = mpsc::channel();
     let (drops, dropped) = mpsc::channel::<()>();
@@ -35,15 +37,7 @@ fn a_runtime_ends_though_the_system_starts_no_thread() -> io::Result<()> {
     runtime.block_on(runtime.spawn(async move {
         LATE.set(Some(EndsLate(released)));
     }))?;
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let size = status.lines().find_map(|it| it.strip_prefix("VmSize:"));
-    let size = size.and_then(|it| it.trim().strip_suffix(" kB"));
-    let kilobytes: u64 = size.and_then(|it| it.parse().ok()).expect("a size");
-    let limit = Rlimit {
-        current: Some(kilobytes * 1024 + STACK as u64 / 2),
-        ..getrlimit(Resource::As)
-    };
-    setrlimit(Resource::As, limit)?;
+    let limit = start_no_threads()?;
     assert!(builder.build().is_err());
     let (sender, outcome) = mpsc::channel();
     thread::Builder::new().stack_size(64 << 10).spawn(move || {
@@ -56,5 +50,46 @@ fn a_runtime_ends_though_the_system_starts_no_thread() -> io::Result<()> {
     assert_eq!(outcome.recv_timeout(PATIENCE), Ok(true));
     // What the builder was given is dropped before.
     assert_eq!(dropped.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    setrlimit(Resource::As, limit)?;
     Ok(())
+}
+
+/// All threads are blocked, and none of them can start another one.
+#[test]
+fn a_runtime_goes_on_beside_blocked_tasks_once_threads_can_be_started_again() -> io::Result<()> {
+    let _one_at_a_time = lock();
+    let runtime = Runtime::builder().places(1).stack_size(STACK).build()?;
+    let before = start_no_threads()?;
+    let (open, gate) = mpsc::channel();
+    let (begins, begun) = mpsc::channel();
+    let waits = runtime.spawn(async move {
+        let _ = begins.send(());
+        gate.recv_timeout(PATIENCE)
+    });
+    begun.recv().expect("it begins");
+    let opens = runtime.spawn(async move { open.send(()) });
+    setrlimit(Resource::As, before)?;
+    runtime.block_on(async {
+        assert_eq!(waits.await?, Ok(()));
+        assert_eq!(opens.await?, Ok(()));
+        Ok(())
+    })
+}
+
+/// One of these tests at a time.
+fn lock() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From here on no thread with such a stack can be started. Returns the limit before.
+fn start_no_threads() -> io::Result<Rlimit> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let size = status.lines().find_map(|it| it.strip_prefix("VmSize:"));
+    let size = size.and_then(|it| it.trim().strip_suffix(" kB"));
+    let kilobytes: u64 = size.and_then(|it| it.parse().ok()).expect("a size");
+    let before = getrlimit(Resource::As);
+    let current = Some(kilobytes * 1024 + STACK as u64 / 2);
+    setrlimit(Resource::As, Rlimit { current, ..before })?;
+    Ok(before)
 }

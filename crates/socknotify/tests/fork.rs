@@ -14,11 +14,13 @@ extern crate socknotify_test_macros;
 #[macro_use]
 mod support;
 
+#[path = "support/alone.rs"]
+mod alone;
+
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -34,6 +36,7 @@ use socknotify::{
     Registration, RegistrationError,
 };
 
+use alone::is_alone;
 use support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use support::{
     Child, CloseAtEnd, Kind, PATIENCE, Pair, PollFlags, PortExt, QUIET_PERIOD, counted, drain_port,
@@ -812,25 +815,6 @@ fn o8_a_child_that_drops_the_port_unmaps_nothing_else(backend: Backend) -> io::R
     Ok(())
 }
 
-/// Whether this is a process of this test alone. If it is not, the test is run in one, and has passed.
-///
-/// A child can start a thread only if no thread of its parent was starting or ending at the fork: `std` has a lock for that moment,
-/// which the child would wait for.
-fn is_alone(test: &str, backend: Backend) -> io::Result<bool> {
-    const ALONE: &str = "SOCKNOTIFY_TEST_ALONE";
-    if std::env::var_os(ALONE).is_some() {
-        return Ok(true);
-    }
-    let test = format!("{test}::{backend}");
-    let alone = Command::new(std::env::current_exe()?)
-        .args([&test, "--exact", "--test-threads=1"])
-        .env(ALONE, "")
-        .output()?;
-    let output = String::from_utf8_lossy(&alone.stdout);
-    assert!(output.contains("1 passed"), "{alone:?}");
-    Ok(false)
-}
-
 /// Two threads, of which one blocks until the other one has the next packet.
 fn serve_in_turn(port: &CompletionPort) -> bool {
     let barrier = Barrier::new(2);
@@ -849,7 +833,8 @@ fn serve_in_turn(port: &CompletionPort) -> bool {
 /// The child inherits what its parent's port knows of threads that it does not have.
 #[for_every_backend]
 fn f4_the_limits_of_a_child_and_its_parent_rise(backend: Backend) -> io::Result<()> {
-    if !is_alone("f4_the_limits_of_a_child_and_its_parent_rise", backend)? {
+    let test = format!("f4_the_limits_of_a_child_and_its_parent_rise::{backend}");
+    if !is_alone(&test)? {
         return Ok(());
     }
     let adaptive_port = || {
@@ -893,10 +878,8 @@ fn give_back(port: &Port<Socket, u32>) -> bool {
 /// The thread had a worker before, as the child knows.
 #[for_every_backend]
 fn f4_a_thread_of_a_child_gives_back_what_it_has_not_taken(backend: Backend) -> io::Result<()> {
-    if !is_alone(
-        "f4_a_thread_of_a_child_gives_back_what_it_has_not_taken",
-        backend,
-    )? {
+    let test = format!("f4_a_thread_of_a_child_gives_back_what_it_has_not_taken::{backend}");
+    if !is_alone(&test)? {
         return Ok(());
     }
     let port = || -> io::Result<Port<Socket, u32>> {

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
@@ -18,16 +19,21 @@ use std::time::{Duration, Instant};
 mod patience;
 
 use patience::PATIENCE;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socknotify::owned::{Event, FileDriver, FileOperation, Interest, Port, Serving};
 use socknotify::{
     CompletionPort, Error, EventFilter, Events, Overlapped, Registration, RegistrationError,
     Trigger,
 };
 
+#[path = "support/alone.rs"]
+mod alone;
+
 #[path = "support/child.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod child;
 
+use alone::is_alone;
 use child::Child;
 
 /// A system call with these arguments, by their places, fails with this error.
@@ -390,68 +396,105 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A handler waits for the next one, and the thread for that is the last one. In a child, since this is for all of its threads.
+/// Two clients of a port that serves: the handler of one waits until that of the other has run. `steps` gets them, and whether the
+/// first handler runs.
+fn serve_a_waiter_and_an_opener(
+    concurrency: usize,
+    serving: Serving,
+    steps: impl FnOnce(&Port<UnixStream>, [UnixStream; 2], &AtomicBool) -> io::Result<()>,
+) -> io::Result<()> {
+    let port = Port::builder().concurrency(concurrency).build()?;
+    let client = || -> io::Result<_> {
+        let (ours, theirs) = UnixStream::pair()?;
+        theirs.set_read_timeout(Some(PATIENCE))?;
+        port.arm(port.adopt(ours)?, Interest::IN);
+        Ok(theirs)
+    };
+    let clients = [client()?, client()?];
+    let (open, gate) = sync_channel(1);
+    let gate = Mutex::new(gate);
+    let waits = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            port.serve(serving, |_, event: Event<UnixStream>| {
+                let Event::Ready(mut client, _) = event else {
+                    return;
+                };
+                let mut byte = [0];
+                if client.read_exact(&mut byte).is_ok() {
+                    match byte {
+                        [b'w'] => {
+                            waits.store(true, Ordering::SeqCst);
+                            gate.lock().expect("no panic").recv().expect("it is opened");
+                        }
+                        _ => open.send(()).expect("one waits"),
+                    }
+                    let _ = client.write_all(&byte);
+                }
+            })
+        });
+        let outcome = catch_unwind(AssertUnwindSafe(|| steps(&port, clients, &waits)));
+        port.close();
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+/// A handler waits for the next one, and the thread for that is the last one.
 #[test]
 fn serving_goes_on_though_no_thread_can_be_started() -> io::Result<()> {
-    let serves = || -> io::Result<()> {
-        let port = Port::<UnixStream>::builder().concurrency(2).build()?;
-        let connections = || -> io::Result<_> {
-            let (ours, theirs) = UnixStream::pair()?;
-            ours.set_nonblocking(true)?;
-            theirs.set_read_timeout(Some(PATIENCE))?;
-            port.arm(port.adopt(ours)?, Interest::IN);
-            Ok(theirs)
-        };
-        let (mut waiter, mut opener) = (connections()?, connections()?);
-        let (open, gate) = sync_channel(1);
-        let gate = Mutex::new(gate);
-        let blocks = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let serving = Serving::default().idle(Duration::from_millis(10));
-                port.serve(serving, |_, event| {
-                    let Event::Ready(mut client, _) = event else {
-                        return;
-                    };
-                    let mut byte = [0];
-                    if client.read_exact(&mut byte).is_ok() {
-                        match byte {
-                            [b'w'] => {
-                                blocks.store(true, Ordering::SeqCst);
-                                gate.lock().expect("no panic").recv().expect("it is opened");
-                            }
-                            _ => open.send(()).expect("one waits"),
-                        }
-                        let _ = client.write_all(&byte);
-                    }
-                })
-            });
-            let outcome = (|| {
-                waiter.write_all(b"w")?;
-                wait_until(|| blocks.load(Ordering::SeqCst));
-                wait_until(|| port.serving().waiting == 1);
-                for call in [libc::SYS_clone, libc::SYS_clone3] {
-                    refuse_to_all(&Refusal {
-                        call,
-                        arguments: &[],
-                        error: libc::EAGAIN,
-                    })?;
-                }
-                opener.write_all(b"o")?;
-                opener.read_exact(&mut [0])?;
-                assert!(port.serving().is_short);
-                waiter.read_exact(&mut [0])
-            })();
-            port.close();
-            outcome
-        })
-    };
-    let child = Child::fork(|| {
-        let outcome = std::panic::catch_unwind(serves);
-        u8::from(!matches!(outcome, Ok(Ok(()))))
-    })?;
-    assert_eq!(child.status(), Some(0));
-    Ok(())
+    if !is_alone("serving_goes_on_though_no_thread_can_be_started")? {
+        return Ok(());
+    }
+    let serving = Serving::default().idle(Duration::from_millis(10));
+    serve_a_waiter_and_an_opener(2, serving, |port, [mut waiter, mut opener], waits| {
+        waiter.write_all(b"w")?;
+        wait_until(|| waits.load(Ordering::SeqCst) && port.serving().waiting == 1);
+        for call in [libc::SYS_clone, libc::SYS_clone3] {
+            refuse_to_all(&Refusal {
+                call,
+                arguments: &[],
+                error: libc::EAGAIN,
+            })?;
+        }
+        opener.write_all(b"o")?;
+        opener.read_exact(&mut [0])?;
+        assert!(port.serving().is_short);
+        waiter.read_exact(&mut [0])
+    })
+}
+
+/// All threads block, and then the shortage passes: nobody but the thread that has called `serve` can start one.
+#[test]
+fn serving_goes_on_beside_blocked_handlers_once_threads_can_be_started_again() -> io::Result<()> {
+    let test = "serving_goes_on_beside_blocked_handlers_once_threads_can_be_started_again";
+    if !is_alone(test)? {
+        return Ok(());
+    }
+    // There is no room for the stack.
+    const STACK: usize = 256 << 20;
+    let serving = Serving::default().stack_size(STACK);
+    serve_a_waiter_and_an_opener(1, serving, |port, [mut waiter, mut opener], waits| {
+        wait_until(|| port.serving().waiting == 1);
+        let before = getrlimit(Resource::As);
+        let current = Some(memory()? + STACK as u64 / 2);
+        setrlimit(Resource::As, Rlimit { current, ..before })?;
+        waiter.write_all(b"w")?;
+        wait_until(|| waits.load(Ordering::SeqCst));
+        assert!(port.serving().is_short);
+        opener.write_all(b"o")?;
+        setrlimit(Resource::As, before)?;
+        opener.read_exact(&mut [0])?;
+        waiter.read_exact(&mut [0])
+    })
+}
+
+/// How many bytes of addresses the process has.
+fn memory() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let size = status.lines().find_map(|it| it.strip_prefix("VmSize:"));
+    let size = size.and_then(|it| it.trim().strip_suffix(" kB"));
+    let kilobytes: u64 = size.and_then(|it| it.parse().ok()).expect("a size");
+    Ok(kilobytes * 1024)
 }
 
 /// A shortage passes: what was refused is begun again, and what was queued for threads that were busy goes on.

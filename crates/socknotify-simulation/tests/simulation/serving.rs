@@ -234,7 +234,7 @@ fn scenario() {
             // A listener that cannot be watched any more is closed.
             modify: 0,
             wait: 20,
-            spawn: 3,
+            spawn: 2,
             timer: 4,
         });
     }

@@ -5,7 +5,7 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::drops::drop_all;
 
@@ -16,7 +16,7 @@ pub type OnLimit = dyn Fn(bool) + Send + Sync;
 /// The more block, the more are to wait: the limit of those that run never exceeds twice the threads that there are, and a crowd
 /// that blocks at once would wait for them to be started one after the other.
 ///
-/// If the system refuses to start one, each thread that begins to work tries again, and so does one that waits.
+/// If the system refuses to start one, a thread that serves nobody tries again, since all others may block.
 pub struct Crew {
     most: usize,
     /// The concurrency value of the port.
@@ -25,8 +25,6 @@ pub struct Crew {
     counts: AtomicU64,
     /// The system has refused to start the last one that was needed.
     is_short: AtomicBool,
-    /// It does so for long: so the last thread that waits is not held back any more.
-    is_short_for_long: AtomicBool,
     /// All that there may be work, or did so a moment ago.
     is_at_limit: AtomicBool,
     /// The last thing that was told.
@@ -40,10 +38,8 @@ const THREAD: u64 = 1 << 32;
 const WAITING: u64 = 1;
 
 impl Crew {
-    /// While the system starts no thread, one that waits tries again this often.
-    const RETRY: Duration = Duration::from_millis(100);
-    /// For so long the last thread is held back in all.
-    const HOLD: Duration = Duration::from_secs(1);
+    /// While the system starts no thread, try again this often.
+    pub const RETRY: Duration = Duration::from_millis(100);
 
     /// A crew without threads, of which there may be this many, for a port with this concurrency value.
     pub fn new(most: usize, concurrency: usize, on_limit: Option<Arc<OnLimit>>) -> Self {
@@ -53,7 +49,6 @@ impl Crew {
             concurrency,
             counts: AtomicU64::new(0),
             is_short: AtomicBool::new(false),
-            is_short_for_long: AtomicBool::new(false),
             is_at_limit: AtomicBool::new(false),
             told: Mutex::new(false),
             on_limit,
@@ -115,7 +110,6 @@ impl Crew {
 
     /// The system has started a thread.
     pub fn started(&self) {
-        self.is_short_for_long.store(false, Ordering::SeqCst);
         self.is_short.store(false, Ordering::SeqCst);
     }
 
@@ -129,7 +123,7 @@ impl Crew {
     #[inline]
     pub fn begin_work(&self) -> bool {
         self.counts.fetch_sub(WAITING, Ordering::SeqCst);
-        self.needs_another() || self.is_short()
+        self.needs_another()
     }
 
     /// Whether too few threads wait: ask again once one was started, since two at a time catch up.
@@ -203,39 +197,6 @@ impl Crew {
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::SeqCst)
     }
-
-    /// How long a thread waits for work that would wait for so long.
-    pub fn timeout(&self, timeout: Option<Duration>) -> Option<Duration> {
-        if self.is_short() {
-            Some(Self::RETRY)
-        } else {
-            timeout
-        }
-    }
-
-    /// Hold a thread back that was about to work, while all others work, and the system starts none: it may be what they wait
-    /// for, by now or later, and would be the last one that could start others. `pause` sleeps, while others get what the
-    /// thread has; `try_start` tries again.
-    ///
-    /// After a second it works all the same, and so do those after it until one can be started: a system that refuses for
-    /// so long has a limit that is too low, and the others may wait for what this thread would do, or for long.
-    #[inline]
-    pub fn hold_back(&self, mut pause: impl FnMut(Duration), try_start: impl Fn()) {
-        if !self.is_short() || self.is_short_for_long.load(Ordering::SeqCst) {
-            return;
-        }
-        let until = Instant::now() + Self::HOLD;
-        let mut time = Duration::from_millis(1);
-        while self.is_short() && self.waiting() == 0 {
-            if Instant::now() >= until {
-                self.is_short_for_long.store(true, Ordering::SeqCst);
-                return;
-            }
-            pause(time);
-            time = (time * 2).min(Self::RETRY / 4);
-            try_start();
-        }
-    }
 }
 
 /// How many threads there are, by the counts, and how many of them wait.
@@ -256,8 +217,6 @@ impl fmt::Debug for Crew {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
 
     #[test]
@@ -321,93 +280,15 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_to_work_tries_again_what_was_refused() {
+    fn what_is_refused_counts_as_missing_until_one_is_started() {
         let crew = Crew::new(3, 8, None);
         crew.start();
-        crew.start();
-        crew.begin_work();
-        let idle = Some(Duration::from_secs(10));
-        assert_eq!(crew.timeout(idle), idle);
         assert!(crew.begin_work() && crew.start().is_some());
         crew.is_refused();
-        assert_eq!(crew.timeout(idle), Some(Crew::RETRY));
-        assert_eq!(crew.timeout(None), Some(Crew::RETRY));
-        crew.end_work();
-        crew.end_work();
-        assert!(crew.begin_work(), "though another one waits");
-        assert!(crew.start().is_some());
+        assert!(crew.is_short() && crew.needs_another());
+        assert_eq!(crew.start(), Some(1));
         crew.started();
-        assert_eq!(crew.timeout(None), None);
-    }
-
-    #[test]
-    fn the_last_thread_is_held_back_while_all_others_work() {
-        let crew = Crew::new(3, 8, None);
-        crew.start();
-        crew.start();
-        crew.begin_work();
-        assert!(crew.begin_work() && crew.start().is_some());
-        crew.is_refused();
-        let refusals = Cell::new(3);
-        crew.hold_back(
-            |_| (),
-            || {
-                crew.start();
-                match refusals.get() {
-                    0 => crew.started(),
-                    left => {
-                        refusals.set(left - 1);
-                        crew.is_refused();
-                    }
-                }
-            },
-        );
-        assert_eq!((refusals.get(), crew.threads()), (0, 3));
-        // So is the only one: what it would wait for has no other thread.
-        let only = Crew::new(2, 1, None);
-        only.start();
-        assert!(only.begin_work() && only.start().is_some());
-        only.is_refused();
-        let start = || {
-            only.start();
-            only.started();
-        };
-        only.hold_back(|_| (), start);
-        assert_eq!(only.threads(), 2);
-    }
-
-    #[test]
-    fn the_last_thread_is_not_held_back_for_ever() {
-        let crew = Crew::new(4, 8, None);
-        crew.start();
-        crew.start();
-        crew.begin_work();
-        assert!(crew.begin_work() && crew.start().is_some());
-        crew.is_refused();
-        let begin = Instant::now();
-        let held = Cell::new(0);
-        let hold_back = || {
-            let refuse = || {
-                crew.start();
-                crew.is_refused();
-            };
-            let pause = |time| {
-                held.set(held.get() + 1);
-                std::thread::sleep(time);
-            };
-            crew.hold_back(pause, refuse);
-        };
-        hold_back();
-        assert!(begin.elapsed() >= Crew::HOLD && held.replace(0) > 0);
-        // Nor are those after it, until one was started.
-        hold_back();
-        assert_eq!(held.get(), 0);
-        crew.start();
-        crew.started();
-        assert!(crew.begin_work() && crew.start().is_some());
-        crew.is_refused();
-        hold_back();
-        assert!(held.get() > 0);
+        assert!(!crew.is_short() && !crew.needs_another());
     }
 
     #[test]

@@ -181,8 +181,8 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// **A handler that does not end keeps this from returning**, also when the time of `drain` has passed:
     /// [`Serving::on_stuck`] says which one that is, and [`serve_detached`](Self::serve_detached) leaves it behind.
     ///
-    /// If the system cannot start a further thread, those that there are go on, and try again. If all but one block, that one waits
-    /// for up to a second until a thread can be started, or another one is done.
+    /// If the system cannot start a further thread, those that there are go on, and the thread that has called this tries again
+    /// ten times a second.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl<T: Source + Send, M: Send> Port<T, M> {
                 server: &server,
             };
             server.begin(&threads)?;
-            server.coordinate(false);
+            server.coordinate(&threads, false);
             Ok(())
         })
     }
@@ -291,8 +291,9 @@ impl<T: Source + Send, M: Send> Port<T, M> {
         F: Fn(&mut Worker<T, M>, Event<T, M>) + Send + Sync + 'static,
     {
         let server = Arc::new(Server::new(Arc::clone(self), serving, handler)?);
-        server.begin(&Detached(Arc::clone(&server)))?;
-        let left = server.coordinate(true);
+        let threads = Detached(Arc::clone(&server));
+        server.begin(&threads)?;
+        let left = server.coordinate(&threads, true);
         if left.is_empty() {
             // What the handler owns is dropped here, and not by the last of them.
             drop_all(
@@ -492,9 +493,9 @@ where
         Ok(())
     }
 
-    /// Wait until all threads have ended, and tell of slow handlers meanwhile. When the time for them has passed, close the port,
+    /// Wait until all threads have ended; meanwhile tell of slow handlers, and start threads that the system has refused. When the time for them has passed, close the port,
     /// and tell of those that are stuck. `may_leave`: return then. Returns the handlers that are left behind.
-    fn coordinate(&self, may_leave: bool) -> Vec<SlowHandler> {
+    fn coordinate(&self, threads: &impl Threads, may_leave: bool) -> Vec<SlowHandler> {
         let connections = &self.port.shared.connections;
         let slow = self.serving.on_slow.as_ref();
         let mut slow = slow.map(|(after, call)| (SlowWatch::new(*after), call));
@@ -536,9 +537,15 @@ where
                 Some(STEP)
             };
             let pause = slow.as_ref().map(|(watch, _)| watch.pause());
-            let timeout = [next, pause].into_iter().flatten().min();
-            let threads = || self.crew.threads() > 0;
-            connections.end.wait_while(end, timeout, threads);
+            // Nobody else tries again, if all others block.
+            let is_short = self.crew.is_short();
+            let retry = is_short.then_some(Crew::RETRY);
+            let timeout = [next, pause, retry].into_iter().flatten().min();
+            let is_same = || self.crew.threads() > 0 && self.crew.is_short() == is_short;
+            connections.end.wait_while(end, timeout, is_same);
+            if is_short && self.crew.is_short() {
+                let _ = self.start_thread(threads);
+            }
         }
         Vec::new()
     }
@@ -576,7 +583,10 @@ where
         let started = threads.start(thread);
         match &started {
             Ok(()) => self.crew.started(),
-            Err(_) => self.crew.is_refused(),
+            Err(_) => {
+                self.crew.is_refused();
+                self.port.shared.connections.end.notify();
+            }
         }
         started
     }
@@ -622,25 +632,19 @@ where
                     }
                 }
             };
-            let timeout_now = self.crew.timeout(timeout);
             // Dropping what the caller has made may panic.
-            let process = || worker.process_beside(timeout_now, &mut on_busy);
+            let process = || worker.process_beside(timeout, &mut on_busy);
             let outcome = catch_unwind(AssertUnwindSafe(process));
             if let Ok(Ok(1..)) = outcome {
                 on_busy(true);
             }
             if is_busy {
-                self.crew.hold_back(
-                    |time| worker.blocking(|| thread::sleep(time)),
-                    || drop(self.start_thread(threads)),
-                );
                 self.handle_next(this, &mut worker);
                 this.is_busy.store(false, Ordering::SeqCst);
                 self.crew.end_work();
             }
             match outcome {
                 Ok(Err(_)) => return false,
-                Ok(Ok(0)) if self.crew.is_short() => drop(self.start_thread(threads)),
                 Ok(Ok(0)) => {
                     if self.crew.ends() {
                         return true;
