@@ -3,10 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+#[cfg(unix)]
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::shared::Shared;
+#[cfg(unix)]
+use crate::source::Source;
 
 /// What one of a runtime's threads does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +212,25 @@ pub(crate) fn is_polled(waker: &Waker) -> bool {
     let data = waker.data();
     // Others have none, and none is polled at first.
     !data.is_null() && POLLED.get() == data
+}
+
+#[cfg(unix)]
+thread_local! {
+    /// The sockets that are to be registered when the poll is over, by their numbers.
+    static PUT_OFF: RefCell<Vec<(Arc<Source>, RawFd)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// This socket is to be registered when the poll is over. Called in a poll.
+#[cfg(unix)]
+pub(crate) fn put_off(source: Arc<Source>, fd: RawFd) {
+    PUT_OFF.with_borrow_mut(|it| it.push((source, fd)));
+}
+
+/// The next one of these.
+#[cfg(unix)]
+#[inline]
+pub(crate) fn next_put_off() -> Option<(Arc<Source>, RawFd)> {
+    PUT_OFF.with_borrow_mut(Vec::pop)
 }
 
 /// The task that was polled last has used up its budget.

@@ -295,7 +295,19 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                     false => source.poll(&cx, Direction::Read),
                 };
                 let Poll::Ready(ready) = poll else {
-                    bell.wait(&mut seen);
+                    if source.is_registered(Direction::Read) {
+                        bell.wait(&mut seen);
+                        continue;
+                    }
+                    let mut holds = false;
+                    let registered = source.register(Direction::Read, true, || {
+                        holds = socket.fetch_or(REGISTERED, Ordering::SeqCst) > 0;
+                        Ok::<_, ()>(())
+                    });
+                    registered.unwrap();
+                    if holds {
+                        report(&source);
+                    }
                     continue;
                 };
                 // A receive takes all there is, or would block.
@@ -304,15 +316,6 @@ fn interleavings_a_report_is_not_lost_to_who_waits_for_it() {
                 if count > 0 {
                     source.drained(Direction::Read, ready.unwrap());
                     continue;
-                }
-                let mut holds = false;
-                let registered = source.register(Direction::Read, true, || {
-                    holds = socket.fetch_or(REGISTERED, Ordering::SeqCst) > 0;
-                    Ok::<_, ()>(())
-                });
-                registered.unwrap();
-                if holds {
-                    report(&source);
                 }
                 source.clear(Direction::Read, ready.unwrap());
             }

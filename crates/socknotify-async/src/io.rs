@@ -57,6 +57,8 @@ pub struct Async<T: AsSource> {
     shared: Arc<Shared>,
 }
 
+/// What a socket that is only read is registered for.
+const READ: EventFilter = EventFilter::IN.union(EventFilter::HANGUP);
 /// Whether what holds already is reported, too.
 const TELLS: bool = cfg!(unix);
 const TRIGGER: Trigger = match TELLS {
@@ -92,8 +94,7 @@ impl<T: AsSource> Async<T> {
         Ok(this)
     }
 
-    /// The same for a connection that was accepted. It is registered when an operation would block, or a task waits for it: a short
-    /// one may never be.
+    /// The same for a connection that was accepted. It is registered when a task waits for it: a short one may never be.
     pub(crate) fn of_accepted(io: T, shared: Arc<Shared>) -> io::Result<Self> {
         if !shared.is_here() {
             return Err(socknotify::Error::OtherProcess.into());
@@ -123,7 +124,7 @@ impl<T: AsSource> Async<T> {
     fn register(&self, direction: Direction) -> io::Result<()> {
         let io = self.get_ref();
         let filter = match direction {
-            Direction::Read => EventFilter::IN | EventFilter::HANGUP,
+            Direction::Read => READ,
             Direction::Write => EventFilter::ALL,
         };
         let enable = Registration::enable(io, self.source.key, filter, TRIGGER);
@@ -166,6 +167,7 @@ impl<T: AsSource> Async<T> {
         if !shared.is_here() {
             return Ok(());
         }
+        self.source.leaves();
         let io = self.get_ref();
         let mut outcome = Ok(());
         if self.source.is_registered(Direction::Read) {
@@ -292,7 +294,10 @@ impl<T: AsSource> Async<T> {
     ) -> io::Result<R> {
         let outcome = operation(self.get_ref());
         if matches!(&outcome, Err(error) if error.kind() == ErrorKind::WouldBlock) {
-            self.ensure_registered(direction)?;
+            // Here who waits registers it, and is told what came meanwhile.
+            if !TELLS {
+                self.ensure_registered(direction)?;
+            }
             self.source.clear(direction, seen);
         }
         outcome
@@ -324,7 +329,14 @@ impl<T: AsSource> Async<T> {
             }
         }
         let mut wait = Wait(&self.source, direction, 0);
-        poll_fn(|cx| wait.0.poll_beside(cx, direction, &mut wait.2)).await
+        poll_fn(|cx| {
+            let polled = wait.0.poll_beside(cx, direction, &mut wait.2);
+            if polled.is_pending() {
+                self.ensure_registered(direction)?;
+            }
+            polled
+        })
+        .await
     }
 
     /// One operation, or waiting for it as the only task that does in this direction.
@@ -337,7 +349,13 @@ impl<T: AsSource> Async<T> {
     ) -> Poll<io::Result<R>> {
         ready!(context::spend(cx));
         loop {
-            let seen = ready!(self.source.poll(cx, direction))?;
+            let Poll::Ready(seen) = self.source.poll(cx, direction) else {
+                if !self.source.is_registered(direction) {
+                    self.register_when_polled(cx, direction)?;
+                }
+                return Poll::Pending;
+            };
+            let seen = seen?;
             let drained = Drained(&self.source, direction, seen);
             match self.attempt(direction, seen, |io| operation(io, drained)) {
                 Err(error) if is_passing(&error) => {}
@@ -346,8 +364,41 @@ impl<T: AsSource> Async<T> {
         }
     }
 
+    /// When this poll of the task is over, or at once if it is no task's, or waits inside of its poll.
+    #[cfg_attr(windows, allow(unused_variables, reason = "it is registered at once"))]
+    fn register_when_polled(&self, cx: &Context<'_>, direction: Direction) -> io::Result<()> {
+        #[cfg(unix)]
+        if direction == Direction::Read
+            && self.shared.is_polling()
+            && context::is_polled(cx.waker())
+            && self.source.put_off()
+        {
+            use std::os::fd::AsRawFd;
+            let fd = self.get_ref().as_fd().as_raw_fd();
+            context::put_off(Arc::clone(&self.source), fd);
+            return Ok(());
+        }
+        self.register(direction)
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+}
+
+impl Shared {
+    /// A poll of this thread is over: register what its task waits for.
+    #[cfg(unix)]
+    pub(crate) fn register_put_off(&self) {
+        while let Some((source, fd)) = context::next_put_off() {
+            source.register_put_off(|| {
+                // It is open: who closes it says so before, and waits for this meanwhile.
+                let register = |port: &_| {
+                    socknotify::interface::register_number(port, fd, source.key, READ, TRIGGER)
+                };
+                self.register(register)
+            });
+        }
     }
 }
 

@@ -524,6 +524,8 @@ impl Shared {
     fn as_one_that(&self, doing: Doing, looking: Role, run: impl FnOnce()) {
         context::set_role(Some(Role { doing, ..looking }));
         run();
+        #[cfg(unix)]
+        self.register_put_off();
         context::set_role(Some(looking));
     }
 

@@ -1,7 +1,7 @@
 //! What a runtime knows of one socket: whether it is ready, and who waits for that.
 //!
-//! A socket is registered once, for edges in both directions; one that was accepted when an operation would block, first for
-//! reading alone. Readiness is kept here until an operation finds that it has gone; so an operation on a socket that is ready costs
+//! A socket is registered once, for edges in both directions; one that was accepted when a task waits for it, first for reading
+//! alone, and only if it still waits when the poll of that task is over: a short connection may have ended by then. Readiness is kept here until an operation finds that it has gone; so an operation on a socket that is ready costs
 //! its own system call, and no other.
 
 use std::io;
@@ -12,7 +12,7 @@ use slab::Slab;
 use socknotify::{Entry, Events};
 
 use crate::sync::Waiter;
-use crate::sync::checked::{AtomicU32, Mutex, Ordering, lock};
+use crate::sync::checked::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
 
 /// A direction in which a socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub(crate) struct Source {
     pub(crate) key: usize,
     /// For no direction, for reading, or for both.
     registered: AtomicU32,
+    /// It is to be registered for reading when a poll is over, or that has failed. Changed by those who have the lock of `register`,
+    /// and by a task that waits.
+    is_put_off: AtomicBool,
     directions: [State; 2],
 }
 
@@ -239,16 +242,52 @@ impl Source {
         Ok(())
     }
 
+    /// A task waits to read: it is to be [registered](Self::register_put_off) when the task's poll is over. False if that was said
+    /// before: who asks twice in a poll waits inside of it.
+    #[cfg(unix)]
+    pub(crate) fn put_off(&self) -> bool {
+        !self.is_put_off.swap(true, Ordering::AcqRel)
+    }
+
+    /// The poll is over. Nothing is done if the socket is [about to be closed](Self::leaves). If it fails, who waits tries once more,
+    /// and gets the error.
+    #[cfg(unix)]
+    pub(crate) fn register_put_off<E>(&self, register: impl FnOnce() -> Result<(), E>) {
+        let tried = self.register(Direction::Read, true, || {
+            match self.is_put_off.load(Ordering::Acquire) {
+                true => register().map_err(Some),
+                false => Err(None),
+            }
+        });
+        match tried {
+            Ok(()) => self.is_put_off.store(false, Ordering::Release),
+            Err(None) => {}
+            Err(Some(_)) => {
+                let mut foreign = Vec::new();
+                self.state(Direction::Read).report(READY, &mut foreign);
+                foreign.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// The socket is about to be closed, or to be somebody else's.
+    pub(crate) fn leaves(&self) {
+        if self.is_put_off.load(Ordering::Acquire) {
+            let _waiting = lock(&self.directions[0].waiting);
+            self.is_put_off.store(false, Ordering::Release);
+        }
+    }
+
     /// What is registered for writing is for reading, too.
     #[inline]
     pub(crate) fn is_registered(&self, direction: Direction) -> bool {
         self.registered.load(Ordering::Acquire) > direction as u32
     }
 
-    /// An operation has taken what was there. If the stream has ended, or it is not registered, no other report comes.
+    /// An operation has taken what was there. If the stream has ended, no other report comes.
     #[inline]
     pub(crate) fn drained(&self, direction: Direction, seen: Seen) {
-        if seen.0 & OVER == 0 && self.is_registered(direction) {
+        if seen.0 & OVER == 0 {
             self.clear(direction, seen);
         }
     }
@@ -329,5 +368,33 @@ impl Sources {
                 state.report(CLOSED, foreign);
             }
         }
+    }
+}
+
+#[cfg(all(test, unix, not(interleavings)))]
+mod tests {
+    use super::*;
+
+    /// Who waits is woken, tries again, and gets the error then.
+    #[test]
+    fn a_registration_that_fails_when_a_poll_is_over_is_tried_once_more() {
+        let source = Sources::default().add();
+        let cx = Context::from_waker(Waker::noop());
+        let seen = source.seen(Direction::Read);
+        source.clear(Direction::Read, seen);
+        assert!(source.poll(&cx, Direction::Read).is_pending());
+        assert!(source.put_off());
+        source.register_put_off(|| Err(5));
+        assert!(source.poll(&cx, Direction::Read).is_ready());
+        assert!(!source.put_off(), "it is tried at once");
+        let tried = source.register(Direction::Read, true, || Err(6));
+        assert_eq!(tried, Err(6));
+        // What is about to be closed is not registered, nor what is registered already.
+        source.leaves();
+        source.register_put_off(|| -> Result<(), ()> { panic!("it leaves") });
+        assert!(source.put_off());
+        source.register_put_off(|| Ok::<_, ()>(()));
+        assert!(source.is_registered(Direction::Read));
+        source.register_put_off(|| -> Result<(), ()> { panic!("it is registered") });
     }
 }

@@ -10,6 +10,8 @@ pub use crate::port::slow::SlowWatch;
 pub use crate::support::wheel::Wheel;
 use crate::values::registration::Extra;
 use crate::{CompletionPort, EventFilter, Registration, owned};
+#[cfg(unix)]
+use crate::{RegisterError, Trigger};
 
 /// Call this before the first port is made where threads are not Rust's, and nobody is told of slow ones.
 pub fn leave_threads_unnamed() {
@@ -32,6 +34,23 @@ pub fn on_raise(port: &CompletionPort, call: impl Fn() + Send + Sync + 'static) 
 /// while others run, this one does not poll in their place.
 pub fn in_vain(port: &CompletionPort) {
     port.system().in_vain();
+}
+
+/// [`CompletionPort::register`] for a socket that is known by its number. The caller sees to it that it is open, and stays open
+/// until this returns: what else has the number would be registered.
+#[cfg(unix)]
+#[allow(unsafe_code, reason = "a number is no borrow")]
+pub fn register_number(
+    port: &CompletionPort,
+    socket: std::os::fd::RawFd,
+    completion_key: usize,
+    filter: EventFilter,
+    trigger: Trigger,
+) -> Result<(), RegisterError> {
+    // SAFETY: it is open, by the caller's word; and if it is not, the call fails.
+    let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket) };
+    let enable = Registration::enable(&socket, completion_key, filter, trigger);
+    port.register(enable)
 }
 
 /// Have ENABLE take any descriptor, as in [`Registration::descriptor`].

@@ -880,3 +880,82 @@ fn an_accepted_connection_is_non_blocking_and_not_inherited() -> io::Result<()> 
         Ok(())
     })
 }
+
+/// A task that waits is registered when its poll is over; in the poll, if it asks again; and never, if the connection has ended by then.
+#[cfg(unix)]
+#[test]
+fn what_a_task_waits_for_is_registered_if_it_still_waits_at_the_end_of_its_poll() -> io::Result<()>
+{
+    let runtime = Runtime::new()?;
+    let registrations = {
+        let handle = runtime.handle().clone();
+        move || handle.snapshot().and_then(|it| it.registrations)
+    };
+    let listener = run_on(&runtime, async { TcpListener::bind("127.0.0.1:0") })?;
+    let address = listener.local_addr()?;
+    let before = registrations();
+    for asks in 1..=2 {
+        for ends in [false, true] {
+            let registrations = registrations.clone();
+            let client = std::net::TcpStream::connect(address)?;
+            let (mut stream, _) = run_on(&runtime, listener.accept())?;
+            let mut bytes = [0; 8];
+            let (waits, waited) = mpsc::channel();
+            let task = runtime.spawn(async move {
+                let mut polls = 0;
+                poll_fn(|cx| {
+                    polls += 1;
+                    let mut read = || Pin::new(&mut stream).poll_read(cx, &mut bytes);
+                    let is_pending = read().is_pending();
+                    if polls > 1 {
+                        assert!(!is_pending);
+                        return Poll::Ready(());
+                    }
+                    assert!(is_pending);
+                    assert_eq!(registrations(), before);
+                    if asks == 2 {
+                        assert!(read().is_pending());
+                        assert_eq!(registrations(), before.map(|count| count + 1));
+                    }
+                    let _ = waits.send(());
+                    match ends {
+                        true => Poll::Ready(()),
+                        false => Poll::Pending,
+                    }
+                })
+                .await;
+                drop(stream);
+            });
+            waited.recv().expect("it waits");
+            (&client).write_all(b"a")?;
+            runtime.block_on(task)?;
+        }
+    }
+    assert_eq!(registrations(), before);
+    Ok(())
+}
+
+/// An executor inside of a task, that polls with the task's own waker: it blocks until something has come.
+#[cfg(unix)]
+#[test]
+fn a_task_that_waits_inside_of_its_poll_is_told_what_comes() -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let (mut client, mut stream) = run_on(&runtime, pair_with_std())?;
+    let (waits, waited) = mpsc::channel();
+    let task = runtime.spawn(poll_fn(move |cx| {
+        let mut bytes = [0; 8];
+        loop {
+            match Pin::new(&mut stream).poll_read(cx, &mut bytes) {
+                Poll::Pending => {
+                    let _ = waits.send(());
+                    thread::yield_now();
+                }
+                Poll::Ready(read) => return Poll::Ready(read.map(|count| count == 1)),
+            }
+        }
+    }));
+    waited.recv().expect("it waits");
+    client.write_all(b"a")?;
+    assert!(runtime.block_on(task)??);
+    Ok(())
+}
