@@ -94,13 +94,10 @@ impl Closes {
             for packet in &self.packets {
                 let poll = packet.lpOverlapped.cast::<Poll>();
                 // SAFETY: nothing but polls is on this port, and each packet is taken once.
-                let fd = unsafe { self.devices.end(poll) }.fd;
+                let (fd, _) = unsafe { self.devices.end(poll) };
                 // A cancelled one has a successor.
-                if self
-                    .sockets
-                    .get(&fd)
-                    .is_some_and(|socket| socket.poll == Some(poll))
-                {
+                let known = self.sockets.get(&fd);
+                if known.is_some_and(|socket| socket.poll == Some(poll)) {
                     self.sockets.remove(&fd);
                 }
             }
@@ -113,9 +110,8 @@ impl Closes {
 
 /// Start the poll for the closing of a socket.
 fn begin(devices: &mut Devices, port: &KernelPort, fd: Fd) -> io::Result<*mut Poll> {
-    let begun = devices.begin(port, fd, LOCAL_CLOSE)?;
-    let poll = begun.poll;
-    if begun.is_over {
+    let (poll, is_over) = devices.begin(port, fd, LOCAL_CLOSE)?;
+    if is_over {
         let posted = port.post(0, KEY, poll.expose_provenance());
         // SAFETY: it is over, and no packet of it comes.
         posted.inspect_err(|_| _ = unsafe { devices.end(poll) })?;
@@ -160,13 +156,8 @@ pub(crate) fn closing(value: usize) {
 pub(super) fn closed(fd: Fd, id: u64) {
     if are_said() {
         if let Some(closes) = &mut *lock() {
-            if closes
-                .sockets
-                .get(&fd)
-                .is_some_and(|socket| socket.id == id)
-            {
-                closes.sockets.remove(&fd);
-            }
+            let is_this = closes.sockets.get(&fd).is_some_and(|it| it.id == id);
+            is_this.then(|| closes.sockets.remove(&fd));
         }
     }
 }

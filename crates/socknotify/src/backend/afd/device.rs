@@ -54,22 +54,36 @@ pub(super) struct PolledSocket {
     status: NTSTATUS,
 }
 
-impl PolledSocket {
-    pub(super) fn new(handle: HANDLE, events: u32) -> Self {
-        PolledSocket {
-            handle,
-            events,
-            status: 0,
-        }
-    }
-}
-
 #[repr(C)]
 struct PollInfo {
     timeout: i64,
     count: u32,
     exclusive: u32,
     socket: PolledSocket,
+}
+
+impl PollInfo {
+    fn new(timeout: i64, handle: HANDLE, events: u32) -> Self {
+        PollInfo {
+            timeout,
+            count: 1,
+            exclusive: 0,
+            socket: PolledSocket {
+                handle,
+                events,
+                status: 0,
+            },
+        }
+    }
+
+    /// The conditions that hold, once a poll is complete with this status. None if it was cancelled.
+    fn found(&self, status: NTSTATUS) -> u32 {
+        if status == STATUS_SUCCESS && self.count > 0 {
+            self.socket.events
+        } else {
+            0
+        }
+    }
 }
 
 /// Memory for one poll of one socket, and its place in a device. It must stay where it is until the poll
@@ -84,28 +98,12 @@ pub(super) struct Poll {
 }
 
 impl Poll {
-    fn new(device: usize) -> Self {
+    fn new(device: usize, fd: Fd, handle: HANDLE, events: u32) -> Self {
         Poll {
             outcome: nothing(),
-            info: PollInfo {
-                timeout: i64::MAX,
-                count: 0,
-                exclusive: 0,
-                socket: PolledSocket::new(null_mut(), 0),
-            },
-            fd: Fd(0),
+            info: PollInfo::new(i64::MAX, handle, events),
+            fd,
             device,
-        }
-    }
-
-    /// The conditions that hold, once the poll is complete. None if it was cancelled.
-    fn found(&self) -> u32 {
-        // SAFETY: every bit pattern is a status.
-        let status = unsafe { self.outcome.Anonymous.Status };
-        if status == STATUS_SUCCESS && self.info.count > 0 {
-            self.info.socket.events
-        } else {
-            0
         }
     }
 }
@@ -182,37 +180,6 @@ impl Device {
         Self::open(FILE_SYNCHRONOUS_IO_NONALERT)
     }
 
-    /// Begin a poll. True if it completes immediately: then there is no packet. Nor is there one if it fails.
-    ///
-    /// # Safety
-    ///
-    /// The poll is not touched or moved until it is complete.
-    unsafe fn begin(&self, poll: *mut Poll) -> Result<bool, NTSTATUS> {
-        calls::note();
-        // SAFETY: the caller's promise; the kernel writes into what was made for that.
-        let status = unsafe {
-            let info = (&raw mut (*poll).info).cast();
-            let length = size_of::<PollInfo>() as u32;
-            NtDeviceIoControlFile(
-                self.0.as_raw_handle(),
-                null_mut(),
-                None,
-                poll.cast(),
-                &raw mut (*poll).outcome,
-                IOCTL_AFD_POLL,
-                info,
-                length,
-                info,
-                length,
-            )
-        };
-        match status {
-            STATUS_PENDING => Ok(false),
-            STATUS_SUCCESS => Ok(true),
-            status => Err(status),
-        }
-    }
-
     /// Poll a socket without waiting. Returns which of these conditions hold.
     pub(super) fn poll_one(&self, fd: Fd, events: u32) -> u32 {
         calls::note();
@@ -220,34 +187,58 @@ impl Device {
         if is_unfinished(handle) {
             return 0;
         }
-        let mut info = PollInfo {
-            timeout: 0,
-            count: 1,
-            exclusive: 0,
-            socket: PolledSocket::new(handle, events),
-        };
-        let mut outcome = nothing();
-        let length = size_of::<PollInfo>() as u32;
-        // SAFETY: the call is over when it returns, and what is pointed to outlives it.
+        let mut info = PollInfo::new(0, handle, events);
+        let memory = &raw mut info;
+        // SAFETY: the call is over when it returns.
         let status = unsafe {
-            let memory = (&raw mut info).cast();
-            NtDeviceIoControlFile(
-                self.0.as_raw_handle(),
-                null_mut(),
-                None,
-                null(),
-                &mut outcome,
+            let device = self.0.as_raw_handle();
+            control(
+                device,
                 IOCTL_AFD_POLL,
+                null(),
+                &mut nothing(),
                 memory,
-                length,
                 memory,
-                length,
             )
         };
-        match status {
-            STATUS_SUCCESS if info.count > 0 => info.socket.events,
-            _ => 0,
-        }
+        info.found(status)
+    }
+}
+
+/// `NtDeviceIoControlFile` — A request of the driver. If it ends later, its packet points to the context.
+///
+/// # Safety
+///
+/// The outcome, and the input and output that are not null, are there until the request has ended.
+unsafe fn control<I, O>(
+    handle: HANDLE,
+    code: u32,
+    context: *const Poll,
+    outcome: *mut IO_STATUS_BLOCK,
+    input: *const I,
+    output: *mut O,
+) -> NTSTATUS {
+    // SAFETY: the caller's promise.
+    unsafe {
+        NtDeviceIoControlFile(
+            handle,
+            null_mut(),
+            None,
+            context.cast(),
+            outcome,
+            code,
+            input.cast(),
+            size_of::<I>() as u32,
+            output.cast(),
+            size_of::<O>() as u32,
+        )
+    }
+}
+
+fn done(status: NTSTATUS) -> io::Result<()> {
+    match status {
+        STATUS_SUCCESS => Ok(()),
+        status => Err(error(status)),
     }
 }
 
@@ -264,26 +255,9 @@ pub(super) fn select_events(socket: HANDLE, event: HANDLE, events: u32) -> io::R
         return Err(error(STATUS_INVALID_HANDLE));
     }
     let selection = Selection { event, events };
-    let mut outcome = nothing();
-    // SAFETY: the driver answers this at once; what is pointed to is there for the call.
-    let status = unsafe {
-        NtDeviceIoControlFile(
-            socket,
-            null_mut(),
-            None,
-            null(),
-            &mut outcome,
-            IOCTL_AFD_EVENT_SELECT,
-            (&raw const selection).cast(),
-            size_of::<Selection>() as u32,
-            null_mut(),
-            0,
-        )
-    };
-    match status {
-        STATUS_SUCCESS => Ok(()),
-        status => Err(error(status)),
-    }
+    let (code, nowhere) = (IOCTL_AFD_EVENT_SELECT, null_mut::<()>());
+    // SAFETY: the driver answers this at once.
+    done(unsafe { control(socket, code, null(), &mut nothing(), &selection, nowhere) })
 }
 
 /// What the driver has recorded.
@@ -300,27 +274,19 @@ pub(super) fn take_events(socket: HANDLE) -> io::Result<u32> {
         events: 0,
         status: [0; 13],
     };
-    let mut outcome = nothing();
-    // SAFETY: the driver answers this at once; what is pointed to is there for the call. In place of input there may be an
-    // event object, which the driver would reset.
-    let status = unsafe {
-        NtDeviceIoControlFile(
+    let (code, no_input) = (IOCTL_AFD_GET_EVENTS, null::<()>());
+    // SAFETY: the driver answers this at once. In place of input there may be an event object, which the driver would reset.
+    done(unsafe {
+        control(
             socket,
-            null_mut(),
-            None,
+            code,
             null(),
-            &mut outcome,
-            IOCTL_AFD_GET_EVENTS,
-            null(),
-            0,
-            (&raw mut recorded).cast(),
-            size_of::<Recorded>() as u32,
+            &mut nothing(),
+            no_input,
+            &mut recorded,
         )
-    };
-    match status {
-        STATUS_SUCCESS => Ok(recorded.events),
-        status => Err(error(status)),
-    }
+    })?;
+    Ok(recorded.events)
 }
 
 /// Devices that share the polls of one port: the kernel searches one device's list for each poll that
@@ -332,22 +298,6 @@ pub(super) struct Devices {
     #[allow(clippy::vec_box, reason = "the kernel knows them by their address")]
     spare: Vec<Box<Poll>>,
     pending: usize,
-}
-
-/// A poll that was begun.
-#[derive(Clone, Copy)]
-pub(super) struct Begun {
-    pub(super) poll: *mut Poll,
-    /// It has completed immediately, and has no packet.
-    pub(super) is_over: bool,
-}
-
-/// The result of a poll.
-#[derive(Clone, Copy)]
-pub(super) struct Outcome {
-    pub(super) fd: Fd,
-    /// The conditions that hold. None if it was cancelled.
-    pub(super) found: u32,
 }
 
 /// How many polls one device has at most.
@@ -369,8 +319,13 @@ impl Devices {
         self.pending
     }
 
-    /// Begin to poll a socket for these conditions.
-    pub(super) fn begin(&mut self, port: &KernelPort, fd: Fd, events: u32) -> io::Result<Begun> {
+    /// Begin to poll a socket for these conditions. Also returns whether that has completed immediately, and has no packet.
+    pub(super) fn begin(
+        &mut self,
+        port: &KernelPort,
+        fd: Fd,
+        events: u32,
+    ) -> io::Result<(*mut Poll, bool)> {
         let handle = os::handle(fd);
         if is_unfinished(handle) {
             return Err(error(STATUS_INVALID_HANDLE));
@@ -378,28 +333,33 @@ impl Devices {
         if self.spare.is_empty() {
             let index = self.devices.len();
             self.devices.push(Device::on(port, self.key)?);
-            let polls = (0..SHARE).map(|_| Box::new(Poll::new(index)));
+            let polls = (0..SHARE).map(|_| Box::new(Poll::new(index, fd, handle, 0)));
             self.spare.extend(polls);
         }
         let mut poll = self.spare.pop().ok_or(io::ErrorKind::OutOfMemory)?;
-        poll.fd = fd;
-        poll.outcome = nothing();
-        poll.info.count = 1;
-        poll.info.socket = PolledSocket::new(handle, events);
-        let device = &self.devices[poll.device];
+        *poll = Poll::new(poll.device, fd, handle, events);
+        let device = self.devices[poll.device].0.as_raw_handle();
         let poll = Box::into_raw(poll);
-        // SAFETY: until it has ended nothing else refers to it.
-        match unsafe { device.begin(poll) } {
-            Ok(is_over) => {
-                self.pending += 1;
-                Ok(Begun { poll, is_over })
-            }
-            Err(status) => {
-                // SAFETY: the kernel has not taken it.
-                self.spare.push(unsafe { Box::from_raw(poll) });
-                Err(error(status))
-            }
+        calls::note();
+        // SAFETY: until it has ended nothing else refers to it, and it is not moved. The kernel writes into what was made for
+        // that.
+        let status = unsafe {
+            let info = &raw mut (*poll).info;
+            control(
+                device,
+                IOCTL_AFD_POLL,
+                poll,
+                &raw mut (*poll).outcome,
+                info,
+                info,
+            )
+        };
+        if status != STATUS_PENDING {
+            // SAFETY: the kernel has not taken it.
+            done(status).inspect_err(|_| self.spare.push(unsafe { Box::from_raw(poll) }))?;
         }
+        self.pending += 1;
+        Ok((poll, status == STATUS_SUCCESS))
     }
 
     /// Cancel a poll. Its packet still comes, with the conditions if it has found any. True if it had not completed
@@ -433,21 +393,21 @@ impl Devices {
         }
     }
 
-    /// A poll's packet was dequeued, or it has completed immediately.
+    /// A poll's packet was dequeued, or it has completed immediately. Returns of which socket, and the conditions that hold;
+    /// none if it was cancelled.
     ///
     /// # Safety
     ///
     /// This has begun it, and it has not ended since.
-    pub(super) unsafe fn end(&mut self, poll: *mut Poll) -> Outcome {
+    pub(super) unsafe fn end(&mut self, poll: *mut Poll) -> (Fd, u32) {
         // SAFETY: the kernel does not use it any more.
         let poll = unsafe { Box::from_raw(poll) };
-        let outcome = Outcome {
-            fd: poll.fd,
-            found: poll.found(),
-        };
+        // SAFETY: every bit pattern is a status.
+        let found = poll.info.found(unsafe { poll.outcome.Anonymous.Status });
+        let fd = poll.fd;
         self.pending -= 1;
         self.spare.push(poll);
-        outcome
+        (fd, found)
     }
 }
 

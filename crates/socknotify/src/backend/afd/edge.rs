@@ -44,7 +44,6 @@ pub(super) struct Edge {
     /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
     /// for `connect`.
     pub(super) edges: Option<Edges>,
-    pub(super) poll: Option<Current>,
     /// Conditions that were reported, and not polled since. If a poll finds them, the record says whether they have fallen.
     pub(super) reported: u32,
     /// Conditions that are watched, and not polled, because they hold.
@@ -78,7 +77,6 @@ impl Edge {
         };
         Edge {
             edges: None,
-            poll: None,
             reported: 0,
             held: 0,
             recorded: 0,

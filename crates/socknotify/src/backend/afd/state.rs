@@ -7,7 +7,7 @@ use windows_sys::Win32::Foundation::ERROR_TOO_MANY_OPEN_FILES;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
 use super::conditions::{FIRST, Kind, conditions, polled};
-use super::device::{self, Begun, Devices, Outcome, Poll};
+use super::device::{self, Devices, Poll};
 use super::edge::{Current, Edge, Polled};
 use super::edges::Edges;
 use super::packets::{POLL, WAKE};
@@ -94,8 +94,7 @@ impl State {
         let is_edge = interest.mode() == Mode::Edge;
         if !is_edge {
             if let Some(edge) = record.edge.take() {
-                let id = record.id;
-                self.drop_edge(fd, id, edge);
+                drop_edge(fd, record.id, edge);
             }
         }
         let armed = match is_checked(interest) {
@@ -138,27 +137,16 @@ impl State {
         // The events of another socket must not be taken.
         closes::catch_up();
         self.check(fd)?;
-        match self.records.get(&fd) {
-            Some(record)
-                if record.edge.is_none() || before.generation() != record.interest.generation() =>
-            {
-                let begun = self.begin_edges(afd, fd);
-                begun.map_err(|error| arm_error(&error))
-            }
+        let record = self.records.get_mut(&fd).ok_or(ArmError::Stale)?;
+        if record.edge.is_some() && before.generation() == record.interest.generation() {
             // What is to be reported is on its way.
-            _ => Ok(()),
-        }
-    }
-
-    fn begin_edges(&mut self, afd: &Afd, fd: Fd) -> io::Result<()> {
-        let Some(record) = self.records.get_mut(&fd) else {
             return Ok(());
-        };
+        }
         let edge = record
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
         edge.start_over();
-        self.poll(&afd.port, fd)
+        self.poll(&afd.port, fd).map_err(|error| arm_error(&error))
     }
 
     /// Poll the sockets whose edges were reported, before a thread waits.
@@ -248,39 +236,13 @@ impl State {
             ready,
             ..
         } = self;
-        let mut begin = |devices: &mut Devices, events| {
-            let begun = devices.begin(port, fd, events)?;
-            ready.extend(begun.is_over.then_some(begun.poll));
-            Ok::<_, io::Error>(begun)
-        };
         let Some(record) = records.get_mut(&fd) else {
             return Ok(());
         };
-        let wanted = match &mut record.edge {
+        let wanted = match &record.edge {
+            Some(edge) => edge.polled(&record.interest, record.kind),
             None if record.interest.is_enabled() => polled(&record.interest, record.kind),
             None => 0,
-            Some(edge) => {
-                let events = edge.polled(&record.interest, record.kind);
-                if let Some(current) = edge.poll {
-                    // As below.
-                    // SAFETY: as below.
-                    if current.covers(events) || unsafe { !devices.cancel(current.poll) } {
-                        return Ok(());
-                    }
-                }
-                edge.poll = None;
-                let Begun { poll, is_over } = begin(devices, events)?;
-                if !is_over {
-                    edge.reported &= !events;
-                    edge.recorded &= !events;
-                }
-                edge.poll = Some(Current {
-                    poll,
-                    events,
-                    generation: record.interest.generation(),
-                });
-                0
-            }
         };
         if let Some(current) = record.poll {
             // A cancelled poll leaves a packet: one that finds more than is wanted leaves none until it does. If it has
@@ -291,13 +253,21 @@ impl State {
             }
         }
         record.poll = None;
-        if wanted != 0 {
-            record.poll = Some(Current {
-                poll: begin(devices, wanted)?.poll,
-                events: wanted,
-                generation: record.interest.generation(),
-            });
+        if wanted == 0 {
+            return Ok(());
         }
+        let (poll, is_over) = devices.begin(port, fd, wanted)?;
+        if is_over {
+            ready.push(poll);
+        } else if let Some(edge) = &mut record.edge {
+            edge.reported &= !wanted;
+            edge.recorded &= !wanted;
+        }
+        record.poll = Some(Current {
+            poll,
+            events: wanted,
+            generation: record.interest.generation(),
+        });
         Ok(())
     }
 
@@ -311,7 +281,7 @@ impl State {
             unsafe { self.devices.cancel(poll) };
         }
         if let Some(edge) = record.edge {
-            self.drop_edge(fd, record.id, edge);
+            drop_edge(fd, record.id, edge);
         }
     }
 
@@ -334,21 +304,7 @@ impl State {
         self.devices.cancel_all();
         for (fd, record) in std::mem::take(&mut self.records) {
             if let Some(edge) = record.edge {
-                self.drop_edge(fd, record.id, Edge { poll: None, ..edge });
-            }
-        }
-    }
-
-    /// Stop recording the edges of a socket.
-    fn drop_edge(&mut self, fd: Fd, id: u64, edge: Edge) {
-        if let Some(Current { poll, .. }) = edge.poll {
-            // SAFETY: as above.
-            unsafe { self.devices.cancel(poll) };
-        }
-        if let Some(edges) = edge.edges {
-            closes::catch_up();
-            if closes::known(fd) != Some(id) {
-                edges.end_of_closed();
+                drop_edge(fd, record.id, edge);
             }
         }
     }
@@ -381,20 +337,16 @@ impl State {
         poll: *mut Poll,
     ) -> Option<Report> {
         // SAFETY: the caller's promise.
-        let Outcome { fd, found } = unsafe { self.devices.end(poll) };
+        let (fd, found) = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&fd)?;
         let current = record.poll.take_if(|current| current.poll == poll);
-        let of_edges = match &mut record.edge {
-            Some(edge) => edge.poll.take_if(|current| current.poll == poll),
-            None => None,
-        };
-        let Current { generation, .. } = current.or(of_edges)?;
+        let Current { generation, .. } = current?;
         if found & device::LOCAL_CLOSE != 0 {
             closes::closed(fd, record.id);
             self.drop_closed(fd);
             return None;
         }
-        if of_edges.is_some() {
+        if record.edge.is_some() {
             return self.end_edge_poll(afd, table, fd, found, generation);
         }
         let events = conditions(found, record.kind);
@@ -543,6 +495,15 @@ impl Record {
             events,
             polled: None,
         })
+    }
+}
+
+/// Stop recording the edges of a socket.
+fn drop_edge(fd: Fd, id: u64, edge: Edge) {
+    if let Some(edges) = edge.edges {
+        if !is_open(fd, id) {
+            edges.end_of_closed();
+        }
     }
 }
 
