@@ -67,7 +67,6 @@ use crate::{Entry, Error, EventFilter, RegistrationError, os};
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
     // They are dropped in this order: the timer posts to the port.
-    /// Made when it is first set: it takes a thread of the system's pool.
     alarm: OnceLock<Alarm>,
     state: Mutex<State>,
     /// For polls that do not wait.
@@ -277,20 +276,11 @@ impl Backend for Afd {
     }
 
     fn prepare_alarm(&self) -> Result<(), Error> {
-        if self.alarm.get().is_none() {
-            let alarm = Alarm::new(&self.port, ALARM.key());
-            let alarm = alarm.map_err(|error| codes::error(&error))?;
-            // Another thread may have been first.
-            let _ = self.alarm.set(alarm);
-        }
-        Ok(())
+        Alarm::of(&self.alarm, &self.port, ALARM.key()).map(drop)
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        self.prepare_alarm()?;
-        if let Some(alarm) = self.alarm.get() {
-            alarm.set(after);
-        }
+        Alarm::of(&self.alarm, &self.port, ALARM.key())?.set(after);
         Ok(())
     }
 

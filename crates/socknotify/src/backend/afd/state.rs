@@ -161,14 +161,16 @@ impl State {
             if self.has_closed(fd) {
                 continue;
             }
-            let Some(record) = self.records.get_mut(&fd) else {
-                continue;
-            };
-            if let Some(edge) = &mut record.edge {
+            if let Some(Record {
+                id,
+                edge: Some(edge),
+                ..
+            }) = self.records.get_mut(&fd)
+            {
                 edge.held &= !edge.reported;
                 if let Some(edges) = edge.edges.as_mut().filter(|edges| edges.is_stale()) {
                     // The events of another socket must not be taken.
-                    if is_open(fd, record.id) {
+                    if is_open(fd, *id) {
                         edges.take();
                     }
                 }
@@ -349,23 +351,23 @@ impl State {
         if record.edge.is_some() {
             return self.end_edge_poll(afd, table, fd, found, generation);
         }
+        let latest = table.interest(fd)?;
+        let is_latest = latest.generation() == generation;
+        // It may be older than what is wanted now. A thread that is about to arm that may be late each time.
+        let found = match is_latest {
+            true => found,
+            false if latest.is_enabled() && latest.mode() != Mode::Edge => {
+                afd.device.poll_one(fd, polled(&latest, record.kind))
+            }
+            false => 0,
+        };
         let events = conditions(found, record.kind);
-        let latest = table.interest(fd);
-        let is_latest = latest.is_some_and(|latest| latest.generation() == generation);
-        if is_latest && !events.is_empty() {
-            return Some(Report {
-                fd,
-                generation,
-                events,
-                polled: None,
-            });
+        // What is wanted by now is wanted of this socket, if it is open even later.
+        if !events.is_empty() && (is_latest || is_open(fd, record.id)) {
+            return Some(Report::new(fd, latest.generation(), events));
         }
-        // It is older than what is wanted now. A thread that is about to arm that may be late each time.
-        let report = latest.and_then(|latest| record.report_latest(afd, &latest));
-        if report.is_none() {
-            self.poll_known(&afd.port, fd);
-        }
-        report
+        self.poll_known(&afd.port, fd);
+        None
     }
 
     /// A socket's poll for edges has completed: see the table in [`edge`](super::edge).
@@ -385,7 +387,15 @@ impl State {
             self.poll_known(&afd.port, fd);
             return None;
         }
-        let found = record.found_latest(afd, &latest, found, generation);
+        // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
+        let found = match latest.generation() == generation {
+            true => found,
+            false => afd.device.poll_one(fd, polled(&latest, record.kind)),
+        };
+        if latest.generation() != record.interest.generation() {
+            record.interest = latest;
+            record.edge.as_mut()?.start_over();
+        }
         // The events of another socket must not be taken; and what is wanted is wanted of this one, if it is open even
         // later.
         if !is_open(fd, record.id) {
@@ -406,60 +416,18 @@ impl State {
         } else if first == 0 || events.is_empty() {
             self.poll_known(&afd.port, fd);
         }
-        (!events.is_empty()).then(|| Report {
-            fd,
-            generation: latest.generation(),
-            events,
-            polled: None,
-        })
+        (!events.is_empty()).then(|| Report::new(fd, latest.generation(), events))
     }
 
     /// There may be edges of a socket that is watched.
     pub(super) fn end_edges(&mut self, table: &Table, fd: Fd) -> Option<Report> {
-        let record = self.records.get_mut(&fd)?;
-        let report = record.take_edges(table);
-        if report.is_some() {
-            self.again.push(fd);
-        }
-        report
+        let report = self.records.get_mut(&fd)?.take_edges(table)?;
+        self.again.push(fd);
+        Some(report)
     }
 }
 
 impl Record {
-    /// What holds of what is wanted now, by a poll for edges that was begun for the interest of this generation.
-    fn found_latest(&mut self, afd: &Afd, latest: &Interest, found: u32, generation: u32) -> u32 {
-        // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
-        let found = match latest.generation() == generation {
-            true => found,
-            false => afd.device.poll_one(latest.fd, polled(latest, self.kind)),
-        };
-        if latest.generation() != self.interest.generation() {
-            self.interest = *latest;
-            if let Some(edge) = &mut self.edge {
-                edge.start_over();
-            }
-        }
-        found
-    }
-
-    /// Report what holds now, for what is wanted now.
-    fn report_latest(&self, afd: &Afd, latest: &Interest) -> Option<Report> {
-        let fd = self.interest.fd;
-        let is_polled = latest.is_enabled() && latest.mode() != Mode::Edge;
-        let found = match is_polled {
-            true => afd.device.poll_one(fd, polled(latest, self.kind)),
-            false => 0,
-        };
-        let events = conditions(found, self.kind);
-        // What is wanted by now is wanted of this socket, if it is open even later.
-        (!events.is_empty() && is_open(fd, self.id)).then(|| Report {
-            fd,
-            generation: latest.generation(),
-            events,
-            polled: None,
-        })
-    }
-
     /// Report the edges that are wanted now, and forget the others.
     fn take_edges(&mut self, table: &Table) -> Option<Report> {
         let fd = self.interest.fd;
@@ -489,12 +457,7 @@ impl Record {
         }
         let events = events & latest.filter().wanted();
         let is_wanted = latest.is_enabled() && latest.mode() == Mode::Edge && !events.is_empty();
-        is_wanted.then(|| Report {
-            fd,
-            generation: latest.generation(),
-            events,
-            polled: None,
-        })
+        is_wanted.then(|| Report::new(fd, latest.generation(), events))
     }
 }
 

@@ -208,12 +208,8 @@ impl Epoll {
             }
             *room -= 1;
             let fd = data.fd();
-            reports.add(Report {
-                fd,
-                generation: data.generation(),
-                events: translate::events(flags, fd),
-                polled: None,
-            });
+            let events = translate::events(flags, fd);
+            reports.add(Report::new(fd, data.generation(), events));
         }
     }
 

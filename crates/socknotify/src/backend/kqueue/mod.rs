@@ -297,13 +297,7 @@ impl Kqueue {
                         continue;
                     }
                 }
-                let report = Report {
-                    fd,
-                    generation,
-                    events: shown,
-                    polled: None,
-                };
-                found.push((report, kind));
+                found.push((Report::new(fd, generation, shown), kind));
             }
         }
         complete::complete(table, &mut memory.polls, found);

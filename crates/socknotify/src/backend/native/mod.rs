@@ -51,8 +51,6 @@ pub(crate) struct Native {
     closed: AtomicBool,
     waiting: AtomicUsize,
     leaving: Leaving,
-    /// Something has left.
-    is_leaving: AtomicBool,
 }
 
 struct Open {
@@ -63,12 +61,7 @@ struct Open {
 
 impl Open {
     fn alarm(&self, key: usize) -> Result<&Alarm, Error> {
-        if self.alarm.get().is_none() {
-            let alarm = Alarm::new(&self.port, key).map_err(|error| codes::error(&error))?;
-            // Another thread may have been first.
-            let _ = self.alarm.set(alarm);
-        }
-        Ok(self.alarm.get().expect("it is set"))
+        Alarm::of(&self.alarm, &self.port, key)
     }
 }
 
@@ -102,7 +95,6 @@ impl Native {
             closed: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             leaving: Leaving::default(),
-            is_leaving: AtomicBool::new(false),
         })
     }
 
@@ -300,8 +292,7 @@ impl Native {
             let bytes = packet.dwNumberOfBytesTransferred;
             Entry::new(packet.lpCompletionKey, bytes, overlapped).unknown()
         });
-        let is_leaving = self.is_leaving.load(Ordering::Relaxed);
-        let packets = packets.filter(|packet| !is_leaving || !self.leaving.on_packet(packet));
+        let packets = packets.filter(|packet| !self.leaving.on_packet(packet));
         let mut count = 0;
         for (place, packet) in entries.iter_mut().zip(packets) {
             *place = packet;
@@ -372,7 +363,6 @@ impl Native {
             return;
         }
         let Ok(open) = self.enter() else { return };
-        self.is_leaving.store(true, Ordering::Relaxed);
         self.leaving.begin(key);
         let mut memory = Memory::borrow();
         memory.batch.push(SOCK_NOTIFY_REGISTRATION {

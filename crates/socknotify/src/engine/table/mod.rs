@@ -36,6 +36,17 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// By the system's own word.
+    #[inline]
+    pub(crate) fn new(fd: Fd, generation: u32, events: Events) -> Self {
+        Report {
+            fd,
+            generation,
+            events,
+            polled: None,
+        }
+    }
+
     /// Whether this is of what the word wants.
     #[inline(always)]
     fn is_of(&self, word: Word) -> bool {
