@@ -81,7 +81,8 @@ pub(crate) struct Engine<B: Backend> {
     queued: AtomicUsize,
     /// How many packets and reports more may come out before the backend is asked.
     skips: AtomicU32,
-    /// When the backend was asked last and had no more than there was room for, and when the alarm is due, in microseconds.
+    /// When the backend was asked last and had no more than there was room for, and when the alarm is due, in microseconds
+    /// since the port was made.
     asked: AtomicU64,
     due: AtomicU64,
     /// Whose turn it is if a call has room for one: packets or reports.
@@ -119,6 +120,7 @@ impl From<Entry> for Packet {
 }
 
 /// What the lock guards.
+#[derive(Default)]
 struct Core {
     /// The packets that have no kernel behind them.
     queue: VecDeque<Packet>,
@@ -131,16 +133,9 @@ struct Core {
     registered: usize,
     /// Registrations to arm again that the backend has refused, with their generations.
     refused: Vec<(Fd, u32)>,
-    alarm: Alarm,
+    /// What is queued when [`Engine::due`] has come.
+    alarm: Entry,
     closed: bool,
-}
-
-/// The packet that is to be queued at some time. The backend tells when to look.
-#[derive(Default)]
-struct Alarm {
-    packet: Entry,
-    /// `None`: never.
-    at: Option<Instant>,
 }
 
 impl Core {
@@ -150,8 +145,9 @@ impl Core {
 }
 
 /// What a thread keeps for its calls.
-struct Scratch<B: Backend> {
-    memory: B::Memory,
+#[derive(Default)]
+struct Scratch<Memory> {
+    memory: Memory,
     /// What the call arms.
     batch: Vec<Arm>,
     /// A connection of this call could not be armed: its owner has to be notified in any case.
@@ -165,21 +161,7 @@ struct Scratch<B: Backend> {
     taking: usize,
 }
 
-impl<B: Backend> Default for Scratch<B> {
-    fn default() -> Self {
-        Scratch {
-            memory: B::Memory::default(),
-            batch: Vec::new(),
-            has_failed: false,
-            refused: Vec::new(),
-            has_armed_late: false,
-            packets: Vec::new(),
-            taking: 0,
-        }
-    }
-}
-
-impl<B: Backend> Scratch<B> {
+impl<Memory: Default + 'static> Scratch<Memory> {
     #[inline]
     fn of(scratch: &mut Option<Box<dyn Any>>) -> &mut Self {
         let scratch = scratch.get_or_insert_with(|| Box::<Self>::default());
@@ -237,13 +219,7 @@ impl<B: Backend> Engine<B> {
             roster: Mutex::new(Roster::new(limit)),
             core: Mutex::new(Core {
                 queue: VecDeque::with_capacity(32),
-                ahead: VecDeque::new(),
-                is_queue_due: false,
-                scheduler: Scheduler::default(),
-                registered: 0,
-                refused: Vec::new(),
-                alarm: Alarm::default(),
-                closed: false,
+                ..Core::default()
             }),
             backend,
         }
@@ -324,7 +300,7 @@ impl<B: Backend> Engine<B> {
                 if load.has(Flag::EXPOSED)
                     && queued > 0
                     && !is_anyone_here
-                    && !load.is_waking() =>
+                    && !load.has(Flag::WAKING) =>
             {
                 core.scheduler.wake_polling(&self.gate)
             }
@@ -448,13 +424,8 @@ impl<B: Backend> Engine<B> {
         if !self.process.is_this() {
             return Snapshot {
                 registrations: Some(0),
-                queued: 0,
                 running: Some(0),
-                waiting: 0,
-                limit: None,
-                rises_asleep: 0,
-                rises_starved: 0,
-                stale: 0,
+                ..Snapshot::NOTHING
             };
         }
         let rises = lock(&self.roster).rises();

@@ -9,11 +9,11 @@ use super::backend::Backend;
 use super::serve::apply::flag_of;
 pub(crate) use super::serve::{Caller, Polls};
 pub(crate) use super::table::Left;
+use super::table::Slot;
 use super::table::interest::{Flag, Interest, Mode, State};
-use super::table::{Enable, Slot};
 pub(crate) use super::threads::Taking;
 use super::threads::{self, Flag as GateFlag};
-use super::{Alarm, Core, Engine, Scratch};
+use super::{Core, Engine, Scratch};
 use crate::os::{self, Fd, RawSocket};
 use crate::values::entry::Arming;
 use crate::values::registration::Extra;
@@ -82,12 +82,11 @@ impl<B: Backend> Engine<B> {
             true => Mode::Kept,
             false => Mode::Once,
         };
-        let to = Enable { filter, mode };
         let slot = os::fd(socket).and_then(|fd| Some((fd, self.table.slot(fd)?)));
         let Some((fd, slot)) = slot else {
             return Err(RegistrationError::NotASocket);
         };
-        slot.enable_owned(fd, key, &to, arming, is_drained)
+        slot.enable_owned(fd, key, (filter, mode), arming, is_drained)
             .ok_or(RegistrationError::NotASocket)
     }
 
@@ -112,7 +111,7 @@ impl<B: Backend> Engine<B> {
     #[inline]
     pub(super) fn collect_owned(
         &self,
-        scratch: &mut Scratch<B>,
+        scratch: &mut Scratch<B::Memory>,
         entry: &Registration<'_>,
         index: u32,
     ) -> Option<()> {
@@ -184,7 +183,7 @@ impl<B: Backend> Engine<B> {
         // Before the system counts, so that it does not come early.
         let at = Instant::now().checked_add(delay);
         self.backend.set_alarm(delay)?;
-        self.set_alarm(&mut core, Alarm { packet: entry, at });
+        self.set_alarm(&mut core, at, entry);
         Ok(())
     }
 

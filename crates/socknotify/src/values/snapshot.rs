@@ -110,3 +110,17 @@ pub struct Snapshot {
     /// duplicates kept them open.
     pub stale: u64,
 }
+
+impl Snapshot {
+    /// Of a port that has nothing and says nothing.
+    pub(crate) const NOTHING: Snapshot = Snapshot {
+        registrations: None,
+        queued: 0,
+        running: None,
+        waiting: 0,
+        limit: None,
+        rises_asleep: 0,
+        rises_starved: 0,
+        stale: 0,
+    };
+}

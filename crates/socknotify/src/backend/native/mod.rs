@@ -440,14 +440,9 @@ impl Native {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot {
-            registrations: None,
             queued: self.enter().map_or(0, |open| open.port.depth()),
-            running: None,
             waiting: self.waiting.load(Ordering::SeqCst),
-            limit: None,
-            rises_asleep: 0,
-            rises_starved: 0,
-            stale: 0,
+            ..Snapshot::NOTHING
         }
     }
 }

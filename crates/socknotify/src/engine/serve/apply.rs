@@ -3,22 +3,13 @@
 use super::Caller;
 use crate::engine::backend::{Arm, Backend, Wait};
 use crate::engine::table::interest::{ArmError, Flag, Interest, State, Word, mode_of};
-use crate::engine::table::{Enable, Outcome, Slot};
+use crate::engine::table::{Outcome, Slot};
 use crate::engine::threads::{self, Flag as GateFlag, Levels};
 use crate::engine::{Core, Engine, Scratch};
 use crate::os::{self, Fd};
 use crate::support::sync::lock;
 use crate::values::registration::Extra;
 use crate::{Error, Operation, Registration, RegistrationError};
-
-/// How an entry enables. `None` if its trigger is not valid.
-#[inline]
-fn enable_of(entry: &Registration<'_>) -> Option<Enable> {
-    Some(Enable {
-        filter: entry.event_filter,
-        mode: mode_of(entry.trigger)?,
-    })
-}
 
 /// The flag of what has this identity.
 pub(in crate::engine) fn flag_of(identity: u64) -> Flag {
@@ -44,7 +35,7 @@ impl<B: Backend> Engine<B> {
             return Ok(());
         }
         threads::with_scratch(self.id, |kept| {
-            let scratch = Scratch::<B>::of(kept);
+            let scratch = Scratch::<B::Memory>::of(kept);
             if let Some(polls) = &mut polls {
                 scratch.add(polls);
             }
@@ -62,7 +53,7 @@ impl<B: Backend> Engine<B> {
     #[inline]
     pub(in crate::engine) fn apply(
         &self,
-        scratch: &mut Scratch<B>,
+        scratch: &mut Scratch<B::Memory>,
         entries: &mut [Registration<'_>],
     ) {
         for index in 0..entries.len() {
@@ -84,7 +75,7 @@ impl<B: Backend> Engine<B> {
     #[cold]
     fn apply_other(
         &self,
-        scratch: &mut Scratch<B>,
+        scratch: &mut Scratch<B::Memory>,
         entries: &mut [Registration<'_>],
         index: usize,
     ) {
@@ -106,7 +97,11 @@ impl<B: Backend> Engine<B> {
         }
         let fd = os::fd(entry.raw_socket())?;
         let slot = self.table.slot(fd)?;
-        let word = slot.enable(entry.completion_key, &enable_of(entry)?)?;
+        let word = slot.enable(
+            entry.completion_key,
+            entry.event_filter,
+            mode_of(entry.trigger)?,
+        )?;
         Some((Interest { fd, word }, slot))
     }
 
@@ -141,13 +136,13 @@ impl<B: Backend> Engine<B> {
     /// Arm what this call has not armed yet, without waiting.
     pub(in crate::engine) fn arm(
         &self,
-        scratch: &mut Scratch<B>,
+        scratch: &mut Scratch<B::Memory>,
         entries: &mut [Registration<'_>],
     ) {
         if scratch.batch.is_empty() {
             return;
         }
-        let Scratch::<B> {
+        let Scratch {
             memory,
             batch,
             packets,
@@ -162,7 +157,7 @@ impl<B: Backend> Engine<B> {
     #[inline]
     pub(in crate::engine) fn finish_batch(
         &self,
-        scratch: &mut Scratch<B>,
+        scratch: &mut Scratch<B::Memory>,
         entries: &mut [Registration<'_>],
     ) {
         let mut batch = scratch.batch.iter();
@@ -174,49 +169,45 @@ impl<B: Backend> Engine<B> {
     }
 
     #[cold]
-    fn handle_failed(&self, scratch: &mut Scratch<B>, entries: &mut [Registration<'_>]) {
+    fn handle_failed(&self, scratch: &mut Scratch<B::Memory>, entries: &mut [Registration<'_>]) {
         let mut core = lock(&self.core);
         for arm in &scratch.batch {
             if core.closed || arm.outcome == Outcome::Armed {
                 continue;
             }
             let fd = arm.interest.fd;
-            if arm.outcome == Outcome::Overtaken {
-                self.postpone(&mut core, &arm.interest);
-                continue;
-            }
-            if arm.entry == Arm::POLLED {
-                let slot = self.table.entry(fd);
-                let word = slot.word();
-                if word.generation() != arm.interest.generation() {
-                    continue;
-                }
-                if let Err(error) = self.arm_now(&mut core, fd, word) {
-                    scratch.refused.push((slot.key(), error.into()));
-                    scratch.has_failed = true;
-                }
-                continue;
-            }
-            let Some(entry) = entries.get_mut(arm.entry as usize) else {
-                // It was armed again. If the number refers to another file, its registration has ended.
-                match arm.outcome {
-                    Outcome::Failed(ArmError::Stale) if self.has_ended(fd, arm.interest.word) => {
-                        self.forget(&mut core, fd);
-                    }
-                    Outcome::Failed(ArmError::Refused(_)) => {
-                        self.postpone(&mut core, &arm.interest);
-                    }
-                    _ => {}
-                }
-                continue;
-            };
             let slot = self.table.entry(fd);
             let word = slot.word();
+            let is_current = word.generation() == arm.interest.generation();
+            let entry = match (arm.entry, arm.outcome) {
+                (_, Outcome::Overtaken)
+                | (Arm::NO_ENTRY, Outcome::Failed(ArmError::Refused(_))) => {
+                    self.postpone(&mut core, &arm.interest);
+                    continue;
+                }
+                (Arm::NO_ENTRY, outcome) => {
+                    // It was armed again. If the number refers to another file, its registration has ended.
+                    let is_stale = is_current && outcome != Outcome::Ended;
+                    if is_stale && !self.is_watched(fd, word) {
+                        self.forget(&mut core, fd);
+                    }
+                    continue;
+                }
+                (Arm::POLLED, _) => {
+                    let armed = is_current.then(|| self.arm_now(&mut core, fd, word));
+                    if let Some(Err(error)) = armed {
+                        scratch.refused.push((slot.key(), error.into()));
+                        scratch.has_failed = true;
+                    }
+                    continue;
+                }
+                (index, _) => &mut entries[index as usize],
+            };
             if word.is_dequeued_since(arm.interest.word) {
                 // Another thread has armed it.
                 continue;
             }
-            if word.generation() == arm.interest.generation() {
+            if is_current {
                 entry.result = self
                     .arm_now(&mut core, fd, word)
                     .or_else(|error| match error {
@@ -236,12 +227,6 @@ impl<B: Backend> Engine<B> {
             scratch.has_failed |= entry.is_owned() && entry.result.is_err();
         }
         self.leave(core);
-    }
-
-    /// Whether what was registered with this word is closed. The lock is held.
-    fn has_ended(&self, fd: Fd, word: Word) -> bool {
-        let current = self.table.word(fd);
-        current.generation() == word.generation() && !self.is_watched(fd, current)
     }
 
     /// Whether the number refers to what the backend watches under it. It is armed, as it may have been notified.
@@ -302,8 +287,11 @@ impl<B: Backend> Engine<B> {
             State::Enabled | State::Disabled
                 if slot.key() == entry.completion_key && word.has(Flag::KNOWN) =>
             {
-                let to = enable_of(entry).ok_or(RegistrationError::InvalidTrigger)?;
-                let enabled = slot.change(|word| word.is_live().then(|| to.apply(word)));
+                let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
+                let enabled = slot.change(|word| {
+                    word.is_live()
+                        .then(|| word.enabled(entry.event_filter, mode))
+                });
                 let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| {
                     self.arm_now(core, fd, word)
                 });
@@ -336,11 +324,12 @@ impl<B: Backend> Engine<B> {
         if entry.extra == Extra::Known {
             return Err(RegistrationError::NotFound);
         }
-        let to = enable_of(entry).ok_or(RegistrationError::InvalidTrigger)?;
+        let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
         let identity = self.claim(fd, entry.extra, entry.is_borrowed)?;
         let slot = self.table.entry(fd);
         let word = slot.begin(entry.completion_key, identity, |word| {
-            to.apply(word).with(flag_of(identity))
+            word.enabled(entry.event_filter, mode)
+                .with(flag_of(identity))
         });
         core.registered += 1;
         self.arm_now(core, fd, word).map_err(|error| {
@@ -422,35 +411,31 @@ impl<B: Backend> Engine<B> {
     }
 
     fn disable(&self, core: &mut Core, fd: Fd) -> Result<(), RegistrationError> {
-        let word = self.table.word(fd);
-        if !word.is_live() {
-            self.backend.identify(fd)?;
-            return Err(RegistrationError::NotFound);
-        }
-        let disabled = self.table.entry(fd).change(|word| {
-            word.is_live().then(|| {
-                let word = word.advanced().with_state(State::Disabled);
-                word.without(Flag::QUIET).without(Flag::DELIVERED)
-            })
-        });
+        let disabling = |word: Word| {
+            let disabled = word.advanced().with_state(State::Disabled);
+            let disabled = disabled.without(Flag::QUIET).without(Flag::DELIVERED);
+            word.is_live().then_some(disabled)
+        };
+        let Some(Ok((_, word))) = self.table.slot(fd).map(|slot| slot.change(disabling)) else {
+            return self.not_found(fd);
+        };
         // This also finds out whether it is the same file.
-        match disabled.map(|(_, word)| self.arm_now(core, fd, word)) {
-            Ok(Err(ArmError::Stale)) => self.is_another(core, fd),
-            Ok(disabled) => Ok(disabled?),
-            Err(_) => Err(RegistrationError::NotFound),
+        match self.arm_now(core, fd, word) {
+            Err(ArmError::Stale) => self.is_another(core, fd),
+            disabled => Ok(disabled?),
         }
     }
 
     fn remove(&self, core: &mut Core, fd: Fd, is_silent: bool) -> Result<(), RegistrationError> {
-        let slot = self.table.slot(fd);
+        let Some(slot) = self.table.slot(fd) else {
+            return self.not_found(fd);
+        };
         let removing = |word: Word| {
             word.is_live()
                 .then(|| word.advanced().with_state(State::Removing))
         };
-        let removed = slot.and_then(|slot| Some((slot, slot.change(removing).ok()?)));
-        let Some((slot, (before, _))) = removed else {
-            self.backend.identify(fd)?;
-            return Err(RegistrationError::NotFound);
+        let Ok((before, _)) = slot.change(removing) else {
+            return self.not_found(fd);
         };
         let disarmed = match before.has(Flag::KNOWN) {
             true => self.backend.disarm(fd),
@@ -476,11 +461,16 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
+    /// This port has no such socket.
+    fn not_found(&self, fd: Fd) -> Result<(), RegistrationError> {
+        self.backend.identify(fd)?;
+        Err(RegistrationError::NotFound)
+    }
+
     /// What was registered under this number is closed, and this is something else.
     fn is_another(&self, core: &mut Core, fd: Fd) -> Result<(), RegistrationError> {
         self.forget(core, fd);
-        self.backend.identify(fd)?;
-        Err(RegistrationError::NotFound)
+        self.not_found(fd)
     }
 
     /// Whether this port has the socket, and not only its number.
@@ -606,7 +596,7 @@ impl<B: Backend> Engine<B> {
     /// Arm them now.
     pub(in crate::engine) fn arm_levels(&self, levels: &mut Levels) {
         if !levels.is_empty() && !self.is_closed() {
-            let mut scratch = Box::<Scratch<B>>::default();
+            let mut scratch = Box::<Scratch<B::Memory>>::default();
             // So that whatever still holds is reported to others.
             self.collect_delivered(levels, &mut scratch.batch, false);
             self.arm(&mut scratch, &mut []);

@@ -7,7 +7,7 @@ use crate::engine::backend::{Backend, Reports, Wait, Waited};
 use crate::engine::table::interest::{ArmError, Flag, Interest, Mode, State, Word};
 use crate::engine::table::{Delivery, Outcome, Report, Slot, Undelivered};
 use crate::engine::threads::Levels;
-use crate::engine::{Alarm, Core, Engine, Packet, Scratch};
+use crate::engine::{Core, Engine, Packet, Scratch};
 use crate::os::Fd;
 use crate::support::deadline::Deadline;
 use crate::support::sync::lock;
@@ -138,7 +138,7 @@ impl<B: Backend> Engine<B> {
     #[inline(never)]
     pub(in crate::engine) fn ask(
         &self,
-        scratch: &mut Scratch<B>,
+        scratch: &mut Scratch<B::Memory>,
         levels: &mut Levels,
         entries: &mut [Entry],
         timeout: Option<Duration>,
@@ -149,7 +149,7 @@ impl<B: Backend> Engine<B> {
             may_skip: self.may_skip(),
             has_more: self.has_more(),
         };
-        let Scratch::<B> {
+        let Scratch {
             memory,
             batch,
             packets,
@@ -176,7 +176,7 @@ impl<B: Backend> Engine<B> {
     }
 
     #[cold]
-    fn queue_others(&self, scratch: &mut Scratch<B>, alarmed: bool) {
+    fn queue_others(&self, scratch: &mut Scratch<B::Memory>, alarmed: bool) {
         let mut core = lock(&self.core);
         if !core.closed {
             if alarmed {
@@ -190,44 +190,40 @@ impl<B: Backend> Engine<B> {
         scratch.packets.clear();
     }
 
-    /// Set the packet that is queued at a time.
-    pub(in crate::engine) fn set_alarm(&self, core: &mut Core, alarm: Alarm) {
-        let due = alarm.at.map(|at| at.saturating_duration_since(self.made));
+    /// Set the packet that is queued at a time. `None`: never.
+    pub(in crate::engine) fn set_alarm(&self, core: &mut Core, at: Option<Instant>, packet: Entry) {
+        let due = at.map(|at| at.saturating_duration_since(self.made));
         // No earlier than asked for.
         let due = due.map_or(NEVER, |due| due.as_nanos().div_ceil(1000) as u64);
         self.due.store(due, Ordering::Relaxed);
-        core.alarm = alarm;
+        core.alarm = packet;
     }
 
     /// The backend reports an alarm behind all that is ready. So who dequeues looks whether it is due.
     #[inline]
-    pub(in crate::engine) fn queue_alarm_if_due(&self, wait: &Deadline) {
+    pub(in crate::engine) fn queue_alarm_if_due(
+        &self,
+        scratch: &mut Scratch<B::Memory>,
+        wait: &Deadline,
+    ) {
         let due = self.due.load(Ordering::Relaxed);
         // The model checker knows no time.
         if due != NEVER && !cfg!(interleavings) && self.micros(wait.began()) >= due {
-            let mut core = lock(&self.core);
-            if !core.closed {
-                self.queue_alarm(&mut core);
-                self.publish_queued(&core);
-            }
+            self.queue_others(scratch, true);
         }
     }
 
     /// The alarm may have gone off. It may have been set to another time meanwhile.
-    #[cold]
     fn queue_alarm(&self, core: &mut Core) {
-        let Some(at) = core.alarm.at else {
-            return;
-        };
-        let left = at.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            core.alarm.at = None;
+        let due = self.due.load(Ordering::Relaxed);
+        let left = due.saturating_sub(self.now());
+        if left == 0 {
             self.due.store(NEVER, Ordering::Relaxed);
             // Behind no wake-ups, of which there may be as many as connections.
-            core.ahead.push_front(core.alarm.packet.posted().into());
-        } else {
+            core.ahead.push_front(core.alarm.posted().into());
+        } else if due != NEVER {
             // If it cannot be set, there is no memory for it; the next alarm tries again.
-            let _ = self.backend.set_alarm(left);
+            let _ = self.backend.set_alarm(Duration::from_micros(left));
         }
     }
 

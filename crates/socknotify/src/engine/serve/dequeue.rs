@@ -24,7 +24,7 @@ const LAST_RETRY: Duration = Duration::from_millis(5);
 struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
     polls: Option<&'call mut Polls>,
-    scratch: &'call mut Scratch<B>,
+    scratch: &'call mut Scratch<B::Memory>,
     levels: &'call mut Levels,
     holder: &'call Arc<Holder>,
     parker: &'call Parker,
@@ -71,7 +71,7 @@ impl<B: Backend> Engine<B> {
             scratch,
             ..
         } = &mut *record;
-        let scratch = Scratch::<B>::of(scratch);
+        let scratch = Scratch::<B::Memory>::of(scratch);
         let has_permit = holder.end_run();
         let mut call = Call {
             scratch,
@@ -159,7 +159,7 @@ impl<B: Backend> Engine<B> {
         if self.limit() > self.concurrency {
             self.sample_if_due();
         }
-        self.queue_alarm_if_due(&call.deadline);
+        self.queue_alarm_if_due(call.scratch, &call.deadline);
         loop {
             // The limit has fallen, or a thread has returned from a scope of blocking work.
             if call.has_permit && load.taken() > self.limit() {

@@ -283,17 +283,17 @@ impl Slot {
     /// Enable a registration that the system knows, in another way than the engine's lock does it. `None` if it is not
     /// one, or has another key.
     #[inline]
-    pub(in crate::engine) fn enable(&self, key: usize, to: &Enable) -> Option<Word> {
-        loop {
-            let word = self.word();
-            if !word.can_be_enabled() || self.key() != key {
-                return None;
-            }
-            let by = to.apply(word);
-            if self.replace(word, by) {
-                return Some(by);
-            }
-        }
+    pub(in crate::engine) fn enable(
+        &self,
+        key: usize,
+        filter: EventFilter,
+        mode: Mode,
+    ) -> Option<Word> {
+        let enabled = self.change(|word| {
+            let can_be = word.can_be_enabled() && self.key() == key;
+            can_be.then(|| word.enabled(filter, mode))
+        });
+        enabled.ok().map(|(_, word)| word)
     }
 
     /// Whether this is what a socket that the port owns has under this key and number.
@@ -322,19 +322,19 @@ impl Slot {
         &self,
         fd: Fd,
         key: usize,
-        to: &Enable,
+        (filter, mode): (EventFilter, Mode),
         arming: Arming,
         is_drained: bool,
     ) -> Option<Left> {
         loop {
             let word = self.word();
-            let is_kept = to.mode == Mode::Kept && word.is_kept_for(to.filter);
+            let is_kept = mode == Mode::Kept && word.is_kept_for(filter);
             if !is_kept && !word.is_owned() || self.key() != key {
                 return None;
             }
             let by = match is_kept {
                 true => word.with_state(State::Enabled).without(Flag::RISEN),
-                false => to.apply(word).with(Flag::LATE),
+                false => word.enabled(filter, mode).with(Flag::LATE),
             };
             let by = by.with_arming(arming);
             if self.replace(word, by) {
@@ -357,21 +357,6 @@ impl Delivery {
             mode: word.mode(),
             overlapped: word.overlapped(),
         }
-    }
-}
-
-/// How a registration is enabled.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Enable {
-    pub(in crate::engine) filter: EventFilter,
-    pub(in crate::engine) mode: Mode,
-}
-
-impl Enable {
-    /// The word of a registration that is enabled in this way, in the next generation.
-    #[inline]
-    pub(in crate::engine) fn apply(&self, word: Word) -> Word {
-        word.enabled(self.filter, self.mode)
     }
 }
 
@@ -526,12 +511,9 @@ mod tests {
                 .with(Flag::OWNED)
                 .with(Flag::KNOWN)
         });
-        let to = Enable {
-            filter: EventFilter::IN,
-            mode: Mode::Kept,
-        };
+        let to = (EventFilter::IN, Mode::Kept);
         let first = Arming::default().next();
-        assert!(slot.enable_owned(Fd(3), key, &to, first, false).is_some());
+        assert!(slot.enable_owned(Fd(3), key, to, first, false).is_some());
         slot.on_armed(slot.word().generation());
         let report = |polled| Report {
             fd: Fd(3),
@@ -541,7 +523,7 @@ mod tests {
         };
         assert!(slot.deliver(&report(None)).is_some());
         let second = first.next();
-        let left = slot.enable_owned(Fd(3), key, &to, second, true);
+        let left = slot.enable_owned(Fd(3), key, to, second, true);
         assert_eq!(left, Some(Left::Nothing));
         let late = report(Some(first));
         assert_eq!(slot.deliver(&late), None);

@@ -76,8 +76,8 @@ pub(in crate::engine) struct AdaptiveLimit {
     most_holding: usize,
     fewest_running: Option<usize>,
     /// In what time the next sample is due, while a thread waits for a permit.
-    pause: Duration,
-    rises: Rises,
+    pub(super) pause: Duration,
+    pub(super) rises: Rises,
 }
 
 /// How often the limit has risen.
@@ -109,15 +109,6 @@ impl AdaptiveLimit {
     #[cfg(all(test, not(interleavings)))]
     pub(super) fn get(&self) -> usize {
         self.limit
-    }
-
-    /// In what time a thread that waits for a permit takes the next sample.
-    pub(super) fn pause(&self) -> Duration {
-        self.pause
-    }
-
-    pub(super) fn rises(&self) -> Rises {
-        self.rises
     }
 
     /// Whether it is above the concurrency value. While nobody waits for a permit, a thread that dequeues takes a sample every
@@ -365,7 +356,7 @@ mod tests {
         };
         port.after(100, 2);
         assert_eq!(port.after_look(100, Some(once)), 2);
-        assert_eq!(port.0.pause(), WINDOW, "it is looked at again soon");
+        assert_eq!(port.0.pause, WINDOW, "it is looked at again soon");
         assert_eq!(port.after(100, 1), 4);
     }
 
@@ -381,12 +372,12 @@ mod tests {
         let mut port = Port::raised_to(8);
         port.after(2_000, 8);
         (0..4).for_each(|_| _ = port.after(2_000, 8));
-        let rises = port.0.rises();
+        let rises = port.0.rises;
         assert_eq!((port.0.get(), rises.asleep, rises.starved), (16, 2, 1));
         port.1.threads = 8;
         port.after(100, 0);
         assert_eq!(port.0.get(), 16, "twice the threads");
-        assert_eq!(port.0.rises().asleep, 2);
+        assert_eq!(port.0.rises.asleep, 2);
     }
 
     /// Where the system does not show who sleeps.
@@ -395,7 +386,7 @@ mod tests {
         let mut port = Port::new();
         (0..20).for_each(|_| _ = port.after_look(1000, None));
         assert_eq!(port.0.get(), 16, "after 2, 4 and 8 ms");
-        assert_eq!(port.0.rises().asleep, 0);
+        assert_eq!(port.0.rises.asleep, 0);
         assert_eq!(port.after_a_second(None), 16);
         (port.1.is_wanted, port.1.holding) = (false, 0);
         assert_eq!(port.after_a_second(None), 2);
@@ -520,7 +511,7 @@ mod tests {
                             || after
                                 >= concurrency + sample.long.min(before - concurrency.min(before)))
                 );
-                assert!(limit.pause() <= LONGEST && limit.pause() > Duration::ZERO);
+                assert!(limit.pause <= LONGEST && limit.pause > Duration::ZERO);
                 if after > 4096 {
                     break;
                 }

@@ -147,9 +147,8 @@ impl Roster {
 
     /// How often the limit has risen.
     pub(in crate::engine) fn rises(&self) -> Rises {
-        self.limit
-            .as_ref()
-            .map_or(Rises::default(), AdaptiveLimit::rises)
+        let limit = self.limit.as_ref();
+        limit.map_or(Rises::default(), |it| it.rises)
     }
 
     /// Those that run.
@@ -208,7 +207,7 @@ impl Roster {
         };
         let look = || self.look(gate, load.running());
         let limit = adaptive.observe(sample, look);
-        let pause = adaptive.pause();
+        let pause = adaptive.pause;
         self.limit = Some(adaptive);
         Some((limit, pause))
     }

@@ -151,7 +151,7 @@ impl Port {
         });
         if self.is_wanted() && now >= self.watched {
             self.sample();
-            self.watched = now + (self.limit.pause().as_micros() / STEP.as_micros()) as u32;
+            self.watched = now + (self.limit.pause.as_micros() / STEP.as_micros()) as u32;
         }
         while self.running.len() < self.limit.get().min(THREADS) && !self.queue.is_empty() {
             if self.limit.is_raised() && STEP * (now - self.sampled) >= PERIOD {

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -188,50 +189,19 @@ impl Drop for Record {
     }
 }
 
-/// So many records are looked through whenever a thread changes ports.
-const FEW: usize = 16;
-
 /// A thread's relation to ports.
 #[derive(Default)]
 struct Thread {
     /// The port that it dequeued from last, unless it does so now.
     current: Option<Box<Record>>,
-    /// By port. `None`: it is in use.
-    others: Vec<(u32, Option<Box<Record>>)>,
-    /// With more of them, those of ports that are gone are dropped.
-    most: usize,
+    /// By port.
+    others: BTreeMap<u32, Box<Record>>,
 }
 
 impl Thread {
     /// The record of this port, if the thread dequeued from that last.
     fn current(&mut self, port: u32) -> Option<&mut Record> {
         self.current.as_deref_mut().filter(|it| it.port == port)
-    }
-
-    fn index(&self, port: u32) -> Result<usize, usize> {
-        self.others.binary_search_by_key(&port, |it| it.0)
-    }
-
-    fn keep(&mut self, record: Box<Record>) {
-        let index = self.index(record.port).unwrap_or_else(|index| {
-            self.others.insert(index, (record.port, None));
-            index
-        });
-        self.others[index].1 = Some(record);
-        if self.others.len() > self.most {
-            self.drop_gone();
-        }
-    }
-
-    /// Where there are many, the next time when there are twice as many: so a dequeue does not cost more with each port.
-    fn drop_gone(&mut self) {
-        let is_there = |it: &Record| it.permits.strong_count() > 0;
-        self.others
-            .retain(|it| it.1.as_deref().is_some_and(is_there));
-        self.most = match self.others.len() {
-            FEW.. => self.others.len() * 2,
-            _ => 0,
-        };
     }
 }
 
@@ -262,10 +232,15 @@ fn change(port: u32, new: impl FnOnce() -> Box<Record>) -> Option<Box<Record>> {
     }
     let found = with_thread(|thread| {
         if let Some(before) = before {
-            thread.keep(before);
+            thread.others.insert(before.port, before);
         }
-        let index = thread.index(port).ok()?;
-        thread.others[index].1.take()
+        let found = thread.others.remove(&port);
+        if found.is_none() {
+            // Those of ports that are gone, since there will be one more.
+            let is_there = |it: &Record| it.permits.strong_count() > 0;
+            thread.others.retain(|_, it| is_there(it));
+        }
+        found
     })?;
     Some(found.unwrap_or_else(new))
 }
