@@ -35,6 +35,14 @@ macro_rules! either {
 }
 
 impl SystemPort {
+    /// The engine. The kernel's own port needs no call of those that are for this alone.
+    fn engine(&self) -> Option<&Arc<Engine<Afd>>> {
+        match self {
+            SystemPort::Engine(engine) => Some(engine),
+            SystemPort::Native(_) => None,
+        }
+    }
+
     /// As [`Engine::enable_owned`]. The kernel's own port arms by a call, and knows no numbers.
     #[inline]
     pub(crate) fn enable_owned(
@@ -45,28 +53,21 @@ impl SystemPort {
         arming: Arming,
         is_drained: bool,
     ) -> Result<Left, RegistrationError> {
-        match self {
-            SystemPort::Engine(engine) => {
-                engine.enable_owned(socket, key, filter, arming, is_drained)
-            }
-            SystemPort::Native(_) => Ok(Left::Arm),
-        }
+        self.engine().map_or(Ok(Left::Arm), |engine| {
+            engine.enable_owned(socket, key, filter, arming, is_drained)
+        })
     }
 
     /// As [`Engine::is_dequeued`]. Of the kernel's own port, whoever dequeues something looks at once.
     pub(crate) fn is_dequeued(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
-        match self {
-            SystemPort::Engine(engine) => engine.is_dequeued(socket, key, arming),
-            SystemPort::Native(_) => false,
-        }
+        self.engine()
+            .is_some_and(|it| it.is_dequeued(socket, key, arming))
     }
 
     /// As [`Engine::claim_owned`].
     pub(crate) fn claim_owned(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
-        match self {
-            SystemPort::Engine(engine) => engine.claim_owned(socket, key, arming),
-            SystemPort::Native(_) => true,
-        }
+        self.engine()
+            .is_none_or(|it| it.claim_owned(socket, key, arming))
     }
 
     pub(crate) fn process(
@@ -156,16 +157,12 @@ impl SystemPort {
     /// Lend this thread's permit until the returned value is dropped. The kernel's own port needs no call: it sees when
     /// a thread blocks.
     pub(crate) fn lend_permit(&self) -> impl Sized + '_ {
-        match self {
-            SystemPort::Engine(engine) => Some(engine.lend_permit()),
-            SystemPort::Native(_) => None,
-        }
+        self.engine().map(|it| it.lend_permit())
     }
 
     pub(crate) fn give_permit_back(&self) {
-        match self {
-            SystemPort::Engine(engine) => engine.give_permit_back(),
-            SystemPort::Native(_) => {}
+        if let Some(engine) = self.engine() {
+            engine.give_permit_back();
         }
     }
 
@@ -178,10 +175,8 @@ impl SystemPort {
     }
 
     pub(crate) fn wake_policy(&self) -> WakePolicy {
-        match self {
-            SystemPort::Engine(engine) => engine.wake_policy(),
-            SystemPort::Native(_) => WakePolicy::Eager,
-        }
+        self.engine()
+            .map_or(WakePolicy::Eager, |it| it.wake_policy())
     }
 
     pub(crate) fn slow(

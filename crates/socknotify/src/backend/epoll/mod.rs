@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 pub(crate) use self::sys::count_milliseconds;
-use self::sys::{Data, Errno, Reported};
+use self::sys::{Data, Errno, Reported, by_number};
 use crate::engine::{
     Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
 };
@@ -44,16 +44,6 @@ pub(crate) struct Memory {
     polls: Vec<libc::pollfd>,
     /// Armed sockets that a readiness check has found ready, by their places in the batch, with what holds.
     ready: Vec<(usize, Events)>,
-}
-
-/// What a call does once it has armed its batch.
-enum Next {
-    /// Ask the kernel, up to this timeout.
-    Wait(Option<Duration>),
-    /// Report what the kernel had, which has been asked.
-    Report { has_polled: bool },
-    /// Report what is ready, and return.
-    Return,
 }
 
 /// What a readiness check of a batch found, besides owned sockets that are ready.
@@ -96,8 +86,8 @@ impl Epoll {
             timer: sys::timerfd()?,
         };
         // Each wake-up, and each timer that goes off, wakes one waiting thread.
-        sys::add_own(&this.set, &this.waker, EDGE, Data::WAKER)?;
-        sys::add_own(&this.set, &this.timer, EDGE, Data::TIMER)?;
+        sys::add(&this.set, &this.waker, EDGE, Data::WAKER)?;
+        sys::add(&this.set, &this.timer, EDGE, Data::TIMER)?;
         Ok(this)
     }
 
@@ -106,38 +96,32 @@ impl Epoll {
     fn modify(&self, interest: &Interest) -> Result<(), ArmError> {
         let flags = translate::flags(interest);
         let data = Data::new(interest.fd, interest.generation());
-        sys::modify(&self.set, interest.fd, flags, data).map_err(arm_error)
+        sys::modify(&self.set, by_number(&interest.fd), flags, data).map_err(arm_error)
     }
 
-    /// Poll a batch that is not empty, and find out how to go on.
-    fn prepare(&self, table: &Table, memory: &mut Memory, batch: &mut [Arm], wait: &Wait) -> Next {
-        // Level-triggered registrations that are ready again are as a rule in the kernel's list, which is cheaper than to
-        // find that out and arm them.
-        let has_levels = || batch.iter().any(|arm| arm.is_armed && !is_owned(arm));
-        let asks_first = wait.room > 0 && (wait.has_more || has_levels());
-        if asks_first {
-            let now = Some(Duration::ZERO);
-            sys::wait(&self.set, &mut memory.events, wait.room, now);
-            if memory.events.len() > 0 {
-                // What it reports need not be polled.
-                return Next::Report { has_polled: false };
+    /// Ask the kernel for as much as there is room for, up to this timeout, and report it.
+    #[inline]
+    fn ask(
+        &self,
+        memory: &mut Memory,
+        room: &mut usize,
+        timeout: Option<Duration>,
+        waited: &mut Waited,
+        reports: &mut impl Reports,
+    ) {
+        sys::wait(&self.set, &mut memory.events, *room, timeout);
+        waited.asked = true;
+        waited.is_full |= memory.events.len() >= *room;
+        for (flags, data) in memory.events.iter() {
+            if data.is_own() {
+                self.handle_own(data, waited);
+                continue;
             }
+            *room -= 1;
+            let fd = data.fd();
+            let events = translate::events(flags, fd);
+            reports.add(Report::new(fd, data.generation(), events));
         }
-        let polled = self.poll_batch(table, memory, batch, false);
-        let is_ready = !memory.ready.is_empty();
-        // It may be that the kernel had fewer reports than the last call asked for.
-        if wait.room == 0 || is_ready && wait.may_skip && !asks_first {
-            return Next::Return;
-        }
-        let may_wait = !is_ready && !polled.has_failed;
-        let is_over = !may_wait || wait.timeout == Some(Duration::ZERO);
-        if asks_first && is_over && !polled.is_listed {
-            return Next::Report { has_polled: true };
-        }
-        Next::Wait(match may_wait {
-            true => wait.timeout,
-            false => Some(Duration::ZERO),
-        })
     }
 
     /// Poll what is armed already. Owned sockets that are found ready are left in `memory.ready`; others go to the kernel's
@@ -189,27 +173,6 @@ impl Epoll {
         match data {
             Data::WAKER => waited.woken = true,
             _ => waited.alarmed = true,
-        }
-    }
-
-    /// Report what the kernel had, which takes up some of the room.
-    #[inline]
-    fn report(
-        &self,
-        memory: &Memory,
-        room: &mut usize,
-        waited: &mut Waited,
-        reports: &mut impl Reports,
-    ) {
-        for (flags, data) in memory.events.iter() {
-            if data.is_own() {
-                self.handle_own(data, waited);
-                continue;
-            }
-            *room -= 1;
-            let fd = data.fd();
-            let events = translate::events(flags, fd);
-            reports.add(Report::new(fd, data.generation(), events));
         }
     }
 
@@ -289,7 +252,7 @@ impl Backend for Epoll {
         }
         let flags = translate::flags(interest);
         let data = Data::new(interest.fd, interest.generation());
-        match sys::add(&self.set, interest.fd, flags, data) {
+        match sys::add(&self.set, by_number(&interest.fd), flags, data) {
             // Its number was closed and duplicated back.
             Err(libc::EEXIST) => self.modify(interest),
             Err(libc::EPERM) => Err(ArmError::Refused(RegistrationError::NotWatchable)),
@@ -313,31 +276,40 @@ impl Backend for Epoll {
     ) -> Waited {
         let mut waited = Waited::default();
         memory.ready.clear();
-        let next = match batch.is_empty() {
-            true if wait.room == 0 => Next::Return,
-            true => Next::Wait(wait.timeout),
-            false => self.prepare(table, memory, batch, wait),
-        };
-        match next {
-            Next::Wait(timeout) => sys::wait(&self.set, &mut memory.events, wait.room, timeout),
-            Next::Report { .. } => {}
-            Next::Return => {
-                self.report_ready(table, memory, batch, wait.room, reports);
+        let (mut room, mut timeout) = (wait.room, wait.timeout);
+        if !batch.is_empty() {
+            // Level-triggered registrations that are ready again are as a rule in the kernel's list, which is cheaper than to
+            // find that out and arm them.
+            let has_levels = || batch.iter().any(|arm| arm.is_armed && !is_owned(arm));
+            let asks_first = room > 0 && (wait.has_more || has_levels());
+            if asks_first {
+                self.ask(
+                    memory,
+                    &mut room,
+                    Some(Duration::ZERO),
+                    &mut waited,
+                    reports,
+                );
+            }
+            // What was reported need not be polled.
+            let has_reported = asks_first && memory.events.len() > 0;
+            let polled = self.poll_batch(table, memory, batch, has_reported);
+            let is_ready = !memory.ready.is_empty();
+            if has_reported || is_ready || polled.has_failed {
+                timeout = Some(Duration::ZERO);
+            }
+            let is_over = match asks_first {
+                // What was armed is reported as far as there is room.
+                true => timeout == Some(Duration::ZERO) && !polled.is_listed,
+                // It may be that the kernel had fewer reports than the last call asked for.
+                false => wait.room == 0 || is_ready && wait.may_skip,
+            };
+            if is_over {
+                self.report_ready(table, memory, batch, room, reports);
                 return waited;
             }
         }
-        waited.asked = true;
-        waited.is_full = memory.events.len() >= wait.room;
-        let mut room = wait.room;
-        self.report(memory, &mut room, &mut waited, reports);
-        if matches!(next, Next::Report { has_polled: false })
-            && self.poll_batch(table, memory, batch, true).is_listed
-        {
-            // What it lists is reported as far as there is room.
-            sys::wait(&self.set, &mut memory.events, room, Some(Duration::ZERO));
-            waited.is_full |= memory.events.len() >= room;
-            self.report(memory, &mut room, &mut waited, reports);
-        }
+        self.ask(memory, &mut room, timeout, &mut waited, reports);
         if !memory.ready.is_empty() {
             self.report_ready(table, memory, batch, room, reports);
         }
@@ -354,7 +326,7 @@ impl Backend for Epoll {
 
     fn close(&self) {
         // From here on every wait ends at once.
-        let _ = sys::modify_own(&self.set, &self.waker, libc::EPOLLIN as u32, Data::WAKER);
+        let _ = sys::modify(&self.set, &self.waker, libc::EPOLLIN as u32, Data::WAKER);
         sys::signal(&self.waker);
     }
 }

@@ -18,7 +18,7 @@ use crate::os::calls::{errno, option_of};
 
 /// A descriptor by its number. It may be closed, or another one's: the kernel checks that, and only watches it.
 #[inline]
-fn by_number(fd: &Fd) -> BorrowedFd<'_> {
+pub(super) fn by_number(fd: &Fd) -> BorrowedFd<'_> {
     // SAFETY: the number is not negative. It goes nowhere but into system calls, to which any number is as good.
     unsafe { BorrowedFd::borrow_raw(fd.0 as i32) }
 }
@@ -113,30 +113,14 @@ pub(super) fn epoll_create() -> Result<OwnedFd, Errno> {
 }
 
 /// `epoll_ctl` — Adds a descriptor.
-pub(super) fn add(set: &OwnedFd, fd: Fd, flags: u32, data: Data) -> Result<(), Errno> {
-    add_own(set, by_number(&fd), flags, data)
-}
-
-/// `epoll_ctl` — Adds a descriptor of the port's own.
-pub(super) fn add_own(set: &OwnedFd, fd: impl AsFd, flags: u32, data: Data) -> Result<(), Errno> {
+pub(super) fn add(set: &OwnedFd, fd: impl AsFd, flags: u32, data: Data) -> Result<(), Errno> {
     let flags = EventFlags::from_bits_retain(flags);
     epoll::add(set, fd, EventData::new_u64(data.0), flags).map_err(number)
 }
 
 /// `epoll_ctl` — Watches a descriptor of the set in another way.
 #[inline]
-pub(super) fn modify(set: &OwnedFd, fd: Fd, flags: u32, data: Data) -> Result<(), Errno> {
-    modify_own(set, by_number(&fd), flags, data)
-}
-
-/// `epoll_ctl` — Watches a descriptor of the port's own in another way.
-#[inline]
-pub(super) fn modify_own(
-    set: &OwnedFd,
-    fd: impl AsFd,
-    flags: u32,
-    data: Data,
-) -> Result<(), Errno> {
+pub(super) fn modify(set: &OwnedFd, fd: impl AsFd, flags: u32, data: Data) -> Result<(), Errno> {
     let flags = EventFlags::from_bits_retain(flags);
     epoll::modify(set, fd, EventData::new_u64(data.0), flags).map_err(number)
 }

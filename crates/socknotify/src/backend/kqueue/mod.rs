@@ -242,10 +242,13 @@ impl Kqueue {
 
     /// The kernel has a batch, except what it refused: arm what another thread wants by now. True if something could not
     /// be armed.
-    fn follow(&self, table: &Table, batch: &mut [Arm], refused: &Refused<'_>) -> bool {
+    /// `None`: it has refused all.
+    fn follow(&self, table: &Table, batch: &mut [Arm], refused: Option<&[Event]>) -> bool {
         let mut has_failed = false;
         for arm in batch.iter_mut().filter(|arm| arm.outcome == Outcome::Armed) {
-            let mut is_made = !refused.has(&arm.interest);
+            let (fd, generation) = (arm.interest.fd, arm.interest.generation());
+            let is_this = |it: &Event| it.fd() == fd && it.generation() == generation;
+            let mut is_made = refused.is_some_and(|them| !them.iter().any(is_this));
             arm.outcome = table.arm_latest(&mut arm.interest, |interest| {
                 match std::mem::take(&mut is_made) {
                     true => Ok(()),
@@ -301,24 +304,6 @@ impl Kqueue {
             }
         }
         complete::complete(table, &mut memory.polls, found);
-    }
-}
-
-/// Changes that the kernel did not make.
-enum Refused<'a> {
-    All,
-    These(&'a [Event]),
-}
-
-impl Refused<'_> {
-    fn has(&self, interest: &Interest) -> bool {
-        let is_of = |event: &Event| {
-            event.fd() == interest.fd && event.generation() == interest.generation()
-        };
-        match self {
-            Refused::All => true,
-            Refused::These(events) => events.iter().any(is_of),
-        }
     }
 }
 
@@ -378,7 +363,8 @@ impl Backend for Kqueue {
                 ArmError::Refused(refusal(error))
             });
         }
-        if !interest.is_enabled() || self.is_only_enabled(interest) {
+        let is_only_changed = || !interest.is_enabled() || self.is_only_enabled(interest);
+        if is_only_changed() {
             match self.change(&translate::changes(interest)) {
                 // Another thread may be about to replace them.
                 Err(ArmError::Stale) => {}
@@ -386,8 +372,7 @@ impl Backend for Kqueue {
             }
         }
         let mut adding = lock(&self.adding);
-        let is_lost = adding.contains_key(&fd);
-        if !is_lost && (!interest.is_enabled() || self.is_only_enabled(interest)) {
+        if !adding.contains_key(&fd) && is_only_changed() {
             return self.change(&translate::changes(interest));
         }
         self.replace(&mut adding, interest)
@@ -418,11 +403,8 @@ impl Backend for Kqueue {
         let (mut has_failed, may_be_late) = self.collect(table, changes, batch);
         // If a change fails, there has to be room for that.
         if !changes.is_empty() && (!may_be_late || changes.len() > wait.room) {
-            let refused = match self.queue.change_each(changes, events) {
-                Ok(()) => Refused::These(events),
-                Err(_) => Refused::All,
-            };
-            has_failed |= self.follow(table, batch, &refused);
+            let changed = self.queue.change_each(changes, events);
+            has_failed |= self.follow(table, batch, changed.is_ok().then_some(events));
             changes.clear();
         }
         if wait.room == 0 {
@@ -441,12 +423,12 @@ impl Backend for Kqueue {
         if !changes.is_empty() {
             let are_answers = events.first().is_some_and(|event| event.answer().is_some());
             let refused = match done {
-                Ok(()) if are_answers => Refused::These(events),
+                Ok(()) if are_answers => Some(&events[..]),
                 // After a signal, the changes were made.
-                Ok(()) | Err(libc::EINTR) => Refused::These(&[]),
-                Err(_) => Refused::All,
+                Ok(()) | Err(libc::EINTR) => Some(&[][..]),
+                Err(_) => None,
             };
-            self.follow(table, batch, &refused);
+            self.follow(table, batch, refused);
             if are_answers {
                 // Refused changes are all that is returned.
                 let _ = self

@@ -287,21 +287,22 @@ fn option(fd: Fd, name: i32) -> Result<i32, Errno> {
 pub(super) fn kind_of_socket(fd: Fd) -> Result<Kind, Errno> {
     Ok(match option(fd, libc::SO_TYPE)? {
         libc::SOCK_STREAM | libc::SOCK_SEQPACKET => Kind::Stream,
-        _ if family(fd)? == libc::AF_UNIX => Kind::UnixDatagram,
+        _ if family(fd, libc::getsockname)? == libc::AF_UNIX => Kind::UnixDatagram,
         _ => Kind::Datagram,
     })
 }
 
-/// `getsockname` — The family of a socket's address. Not every system has `SO_DOMAIN`.
-fn family(fd: Fd) -> Result<i32, Errno> {
-    let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: so much memory is there for the call; any bits are a value of the structure, which is of integers.
-    unsafe {
-        let address_pointer = address.as_mut_ptr().cast();
-        outcome(libc::getsockname(fd.0 as i32, address_pointer, &mut length))?;
-        Ok(address.assume_init().ss_family.into())
-    }
+/// `getsockname` or `getpeername` — The family of a socket's address, or its peer's. Not every system has `SO_DOMAIN`.
+fn family(
+    fd: Fd,
+    name: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
+) -> Result<i32, Errno> {
+    // SAFETY: any bits are a value of the structure, which is of integers.
+    let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: so much memory is there for the call.
+    outcome(unsafe { name(fd.0 as i32, (&raw mut address).cast(), &mut length) })?;
+    Ok(address.ss_family.into())
 }
 
 /// What a descriptor was opened for.
@@ -340,12 +341,7 @@ pub(super) fn listens(fd: Fd) -> Result<bool, Errno> {
 
 /// `getpeername` — Whether a socket is connected.
 pub(super) fn is_connected(fd: Fd) -> Result<bool, Errno> {
-    // SAFETY: any bits are a value of the structure.
-    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&name) as libc::socklen_t;
-    // SAFETY: so much memory is there for the call.
-    let done = unsafe { libc::getpeername(fd.0 as i32, (&raw mut name).cast(), &mut length) };
-    match outcome(done) {
+    match family(fd, libc::getpeername) {
         Ok(_) => Ok(true),
         Err(libc::ENOTCONN) => Ok(false),
         Err(error) => Err(error),

@@ -125,14 +125,13 @@ impl Native {
         deadline: Deadline,
     ) -> Result<usize, Error> {
         let open = self.enter()?;
-        let mut memory = Memory::borrow();
-        self.check(registrations, &mut memory);
-        let outcome = match entries.is_empty() {
-            true => self.register(&open, registrations, &mut memory).map(|()| 0),
-            false => self.register_and_wait(&open, registrations, entries, deadline, &mut memory),
-        };
-        memory.give_back();
-        outcome
+        Memory::lend(|memory| {
+            self.check(registrations, memory);
+            match entries.is_empty() {
+                true => self.register(&open, registrations, memory).map(|()| 0),
+                false => self.register_and_wait(&open, registrations, entries, deadline, memory),
+            }
+        })
     }
 
     /// Refuse entries that are invalid in themselves, and list the others for the kernel.
@@ -174,10 +173,7 @@ impl Native {
         }
         let status = self.call(open, memory, 0, Some(Duration::ZERO));
         self.apply_outcomes(registrations, memory, status);
-        match status {
-            ERROR_SUCCESS => Ok(()),
-            other => Err(codes::call_error(other)),
-        }
+        done(status)
     }
 
     /// Apply the batch, and take packets, at least one.
@@ -344,16 +340,21 @@ impl Native {
         key: usize,
     ) -> Result<Result<(), RegistrationError>, Error> {
         let open = self.enter()?;
-        let mut memory = Memory::borrow();
-        memory.batch.push(arming(socket, key, EventFilter::NONE));
-        let status = self.call(&open, &mut memory, 0, Some(Duration::ZERO));
-        let outcome = match status {
-            ERROR_SUCCESS => Ok(result(memory.batch[0].registrationResult)),
-            other => Err(codes::call_error(other)),
-        };
+        Memory::lend(|memory| self.apply_one(&open, memory, arming(socket, key)))
+    }
+
+    /// Apply one entry, and take nothing.
+    fn apply_one(
+        &self,
+        open: &Open,
+        memory: &mut Memory,
+        entry: SOCK_NOTIFY_REGISTRATION,
+    ) -> Result<Result<(), RegistrationError>, Error> {
+        memory.batch.push(entry);
+        let status = self.call(open, memory, 0, Some(Duration::ZERO));
+        let outcome = result(memory.batch[0].registrationResult);
         memory.batch.clear();
-        memory.give_back();
-        outcome
+        done(status).map(|()| outcome)
     }
 
     /// End the registration of a connection that is not armed, without a notification. If it is closed next, no call is
@@ -364,20 +365,14 @@ impl Native {
         }
         let Ok(open) = self.enter() else { return };
         self.leaving.begin(key);
-        let mut memory = Memory::borrow();
-        memory.batch.push(SOCK_NOTIFY_REGISTRATION {
+        let remove = SOCK_NOTIFY_REGISTRATION {
             operation: Operation::REMOVE.bits(),
-            ..arming(socket, key, EventFilter::NONE)
+            ..arming(socket, key)
+        };
+        Memory::lend(|memory| match self.apply_one(&open, memory, remove) {
+            Ok(Ok(())) => self.await_removal(&open, key, memory),
+            _ => self.leaving.end(key),
         });
-        let status = self.call(&open, &mut memory, 0, Some(Duration::ZERO));
-        let is_removed = status == ERROR_SUCCESS && memory.batch[0].registrationResult == 0;
-        memory.batch.clear();
-        if is_removed {
-            self.await_removal(&open, key, &mut memory);
-        } else {
-            self.leaving.end(key);
-        }
-        memory.give_back();
     }
 
     /// Wait until this thread or another has dequeued REMOVE. Only then can the socket be registered
@@ -472,24 +467,32 @@ thread_local! {
 }
 
 impl Memory {
-    fn borrow() -> Self {
-        MEMORY.try_with(Cell::take).unwrap_or_default()
-    }
-
-    fn give_back(self) {
-        let _ = MEMORY.try_with(|memory| memory.set(self));
+    /// Work with the memory of this thread.
+    fn lend<R>(work: impl FnOnce(&mut Self) -> R) -> R {
+        let mut memory = MEMORY.try_with(Cell::take).unwrap_or_default();
+        let done = work(&mut memory);
+        let _ = MEMORY.try_with(|place| place.set(memory));
+        done
     }
 }
 
-/// ENABLE for a connection.
-fn arming(socket: RawSocket, key: usize, filter: EventFilter) -> SOCK_NOTIFY_REGISTRATION {
+/// ENABLE for a connection, for errors only.
+fn arming(socket: RawSocket, key: usize) -> SOCK_NOTIFY_REGISTRATION {
     SOCK_NOTIFY_REGISTRATION {
         socket: socket as SOCKET,
         completionKey: with_exposed_provenance_mut(key),
-        eventFilter: filter.bits(),
+        eventFilter: EventFilter::NONE.bits(),
         operation: Operation::ENABLE.bits(),
         triggerFlags: Trigger::ONESHOT.union(Trigger::LEVEL).bits(),
         registrationResult: 0,
+    }
+}
+
+/// What a call that takes nothing comes to.
+fn done(status: u32) -> Result<(), Error> {
+    match status {
+        ERROR_SUCCESS => Ok(()),
+        other => Err(codes::call_error(other)),
     }
 }
 
