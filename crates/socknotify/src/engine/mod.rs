@@ -292,20 +292,7 @@ impl<B: Backend> Engine<B> {
             return Wake::Nobody;
         }
         let queued = core.queued();
-        let wake = core.scheduler.settle(&self.gate, queued, &self.rules());
-        let load = self.gate.load();
-        let is_anyone_here = load.polling() > 0 || core.scheduler.parked() > 0;
-        match wake {
-            Wake::Nobody
-                if load.has(Flag::EXPOSED)
-                    && queued > 0
-                    && !is_anyone_here
-                    && !load.has(Flag::WAKING) =>
-            {
-                core.scheduler.wake_polling(&self.gate)
-            }
-            wake => wake,
-        }
+        core.scheduler.settle(&self.gate, queued, &self.rules())
     }
 
     /// Wake the threads that are due, if any may be.
@@ -328,47 +315,44 @@ impl<B: Backend> Engine<B> {
         entries: &[Entry],
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
-        self.queue(entries.iter().copied().map(Entry::posted), before_waking)
+        let packets = entries.iter().map(|entry| entry.posted().into());
+        self.queue(|core| core.queue.extend(packets), before_waking)
     }
 
     /// Queue a completion of something else. If the port is closed, nobody dequeues it.
     #[cfg_attr(windows, allow(dead_code, reason = "there the system does"))]
     pub(crate) fn complete(&self, entries: &[Entry]) {
-        let _ = self.queue(entries.iter().copied().map(Entry::completion), || {});
+        let packets = entries.iter().map(|entry| entry.completion().into());
+        let _ = self.queue(|core| core.queue.extend(packets), || {});
+    }
+
+    /// Queue a packet that is not to wait behind others, but for those that came before it by this way.
+    pub(crate) fn post_ahead(&self, entry: Entry) -> Result<(), Error> {
+        self.queue(|core| core.ahead.push_back(entry.into()), || {})
+    }
+
+    /// Put packets that were dequeued back at the head of the queue, in this order.
+    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
+        let put_back = |core: &mut Core| {
+            for &entry in entries.iter().rev() {
+                core.queue.push_front(entry.into());
+            }
+        };
+        self.queue(put_back, || {})
     }
 
     fn queue(
         &self,
-        entries: impl Iterator<Item = Entry>,
+        put: impl FnOnce(&mut Core),
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
         let mut core = self.enter()?;
-        core.queue.extend(entries.map(Packet::from));
+        put(&mut core);
         self.publish_queued(&core);
         let wake = self.settle(&mut core);
         drop(core);
         before_waking();
         self.wake(wake);
-        Ok(())
-    }
-
-    /// Queue a packet that is not to wait behind others, but for those that came before it by this way.
-    pub(crate) fn post_ahead(&self, entry: Entry) -> Result<(), Error> {
-        let mut core = self.enter()?;
-        core.ahead.push_back(entry.into());
-        self.publish_queued(&core);
-        self.leave(core);
-        Ok(())
-    }
-
-    /// Put packets that were dequeued back at the head of the queue, in this order.
-    pub(crate) fn requeue(&self, entries: &[Entry]) -> Result<(), Error> {
-        let mut core = self.enter()?;
-        for &entry in entries.iter().rev() {
-            core.queue.push_front(entry.into());
-        }
-        self.publish_queued(&core);
-        self.leave(core);
         Ok(())
     }
 

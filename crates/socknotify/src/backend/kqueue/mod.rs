@@ -6,7 +6,7 @@
 //! - Edge-triggered ones, and those that the engine has made quiet, have them with `EV_CLEAR`. A filter keeps the flags
 //!   that it was added with. So a registration that changes from one kind to the other is deleted and added.
 //! - What a call arms goes to the kernel together with its wait: one `kevent`.
-//! - A wake-up is an `EVFILT_USER`, or a pipe.
+//! - A wake-up is an `EVFILT_USER`, or a byte for a socket.
 //!
 //! Each event wakes every thread that waits in a kqueue. So only one thread at a time waits there.
 //!

@@ -1,5 +1,6 @@
 //! `kqueue` and its relatives: the system calls.
 
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
@@ -9,6 +10,8 @@ use std::time::Duration;
 use kqueue_stand_in as kernel;
 #[cfg(not(kqueue_stand_in))]
 use libc as kernel;
+
+use socket2::{SockRef, Type};
 
 use super::identity::Kind;
 pub(super) use crate::os::calls::{Errno, poll_now};
@@ -278,31 +281,28 @@ impl Drop for Queue {
     }
 }
 
-/// `getsockopt` — An integer of the level of sockets.
-fn option(fd: Fd, name: i32) -> Result<i32, Errno> {
-    option_of(fd, libc::SOL_SOCKET, name, [0; 4]).map(i32::from_ne_bytes)
+/// The error number of a call of the standard library's.
+pub(super) fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// A socket by its number, for a call.
+fn with_socket<R>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<R>) -> Result<R, Errno> {
+    // SAFETY: the number is not negative. It goes nowhere but into system calls, to which any number is as good.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd.0 as i32) };
+    call(SockRef::from(&fd)).map_err(|error| errno_of(&error))
 }
 
 /// `SO_TYPE`, `getsockname` — What kind of socket this is. An error if it is none.
 pub(super) fn kind_of_socket(fd: Fd) -> Result<Kind, Errno> {
-    Ok(match option(fd, libc::SO_TYPE)? {
-        libc::SOCK_STREAM | libc::SOCK_SEQPACKET => Kind::Stream,
-        _ if family(fd, libc::getsockname)? == libc::AF_UNIX => Kind::UnixDatagram,
-        _ => Kind::Datagram,
+    with_socket(fd, |socket| {
+        Ok(match socket.r#type()? {
+            Type::STREAM | Type::SEQPACKET => Kind::Stream,
+            // Not every system has `SO_DOMAIN`.
+            _ if socket.local_addr()?.is_unix() => Kind::UnixDatagram,
+            _ => Kind::Datagram,
+        })
     })
-}
-
-/// `getsockname` or `getpeername` — The family of a socket's address, or its peer's. Not every system has `SO_DOMAIN`.
-fn family(
-    fd: Fd,
-    name: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
-) -> Result<i32, Errno> {
-    // SAFETY: any bits are a value of the structure, which is of integers.
-    let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: so much memory is there for the call.
-    outcome(unsafe { name(fd.0 as i32, (&raw mut address).cast(), &mut length) })?;
-    Ok(address.ss_family.into())
 }
 
 /// What a descriptor was opened for.
@@ -336,12 +336,12 @@ pub(super) fn is_file(fd: Fd) -> bool {
 
 /// `SO_ACCEPTCONN` — Whether a socket listens.
 pub(super) fn listens(fd: Fd) -> Result<bool, Errno> {
-    option(fd, libc::SO_ACCEPTCONN).map(|value| value != 0)
+    option_of(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, [0; 4]).map(|value| value != [0; 4])
 }
 
 /// `getpeername` — Whether a socket is connected.
 pub(super) fn is_connected(fd: Fd) -> Result<bool, Errno> {
-    match family(fd, libc::getpeername) {
+    match with_socket(fd, |socket| socket.peer_addr()) {
         Ok(_) => Ok(true),
         Err(libc::ENOTCONN) => Ok(false),
         Err(error) => Err(error),
@@ -355,45 +355,6 @@ pub(super) fn has_error(fd: Fd) -> bool {
     // SAFETY: there is a byte for the call.
     let done = unsafe { kernel::recv(fd.0 as i32, (&raw mut byte).cast(), 1, flags) };
     done == -1 && !matches!(errno(), libc::EAGAIN | libc::EINTR | libc::ENOTCONN)
-}
-
-/// `pipe` — Its two ends, which do not block.
-pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let mut ends = [-1; 2];
-    // SAFETY: there is memory for two numbers, which are new.
-    let (reader, writer) = unsafe {
-        outcome(libc::pipe(ends.as_mut_ptr()))?;
-        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
-    };
-    for end in [&reader, &writer] {
-        // SAFETY: the calls take no memory.
-        unsafe {
-            outcome(libc::fcntl(
-                end.as_raw_fd(),
-                libc::F_SETFD,
-                libc::FD_CLOEXEC,
-            ))?;
-            outcome(libc::fcntl(
-                end.as_raw_fd(),
-                libc::F_SETFL,
-                libc::O_NONBLOCK,
-            ))?;
-        }
-    }
-    Ok((reader, writer))
-}
-
-/// `write` — One byte. If a pipe is full, it is readable as it is.
-pub(super) fn signal(writer: &OwnedFd) {
-    // SAFETY: there is a byte for the call.
-    unsafe { libc::write(writer.as_raw_fd(), [0_u8].as_ptr().cast(), 1) };
-}
-
-/// `read` — Until a pipe is empty.
-pub(super) fn drain(reader: &OwnedFd) {
-    let mut bytes = [0_u8; 64];
-    // SAFETY: so much memory is there for the call.
-    while unsafe { libc::read(reader.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) } > 0 {}
 }
 
 /// How many calls of `kevent` each thread has made.

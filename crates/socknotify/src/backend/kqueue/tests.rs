@@ -237,7 +237,7 @@ fn c3_what_a_late_change_has_brought_back_is_armed_by_whoever_sees_it() {
 
 #[test]
 fn after_close_every_wait_ends_at_once() {
-    for waker in [Waker::new, Waker::pipe] {
+    for waker in [Waker::new, Waker::pair] {
         let queue = Queue::new().expect("a queue");
         let waker = waker(&queue).expect("a waker");
         let wait = || {
@@ -261,12 +261,12 @@ fn after_close_every_wait_ends_at_once() {
 }
 
 #[test]
-fn a_pipe_wakes_as_well() {
+fn a_pair_of_sockets_wakes_as_well() {
     let queue = Queue::new().expect("a queue");
-    let waker = Waker::pipe(&queue).expect("a pipe");
+    let waker = Waker::pair(&queue).expect("a pair");
     let mut events = Vec::new();
     for _ in 0..3 {
-        // More than a pipe can hold.
+        // More than they can hold.
         for _ in 0..100_000 {
             waker.wake(&queue);
         }

@@ -1,9 +1,11 @@
-//! [`Waker`]: `EVFILT_USER`, or a pipe, wakes the thread that polls.
+//! [`Waker`]: `EVFILT_USER`, or a pair of sockets, wakes the thread that polls.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::sys::{self, Errno, Event, Filter, Queue, flags};
+use super::sys::{Errno, Event, Filter, Queue, errno_of, flags};
 
 /// The number of the event for wake-ups.
 const IDENT: u32 = 0;
@@ -18,24 +20,31 @@ pub(super) struct Waker {
 enum Means {
     /// `EVFILT_USER`
     Event,
-    /// On systems without it: the two ends of a pipe.
-    Pipe { reader: OwnedFd, writer: OwnedFd },
+    /// On systems without it.
+    Pair {
+        ours: UnixStream,
+        theirs: UnixStream,
+    },
 }
 
 impl Waker {
     pub(super) fn new(queue: &Queue) -> Result<Self, Errno> {
         let event = Event::new(IDENT, Filter::User, flags::ADD | flags::CLEAR, 0);
         match queue.change(&[event]) {
-            Err(libc::EINVAL) => Self::pipe(queue),
+            Err(libc::EINVAL) => Self::pair(queue),
             done => done.map(|()| Self::by(Means::Event)),
         }
     }
 
-    pub(super) fn pipe(queue: &Queue) -> Result<Self, Errno> {
-        let (reader, writer) = sys::pipe()?;
-        let number = reader.as_raw_fd() as u32;
+    pub(super) fn pair(queue: &Queue) -> Result<Self, Errno> {
+        let (ours, theirs) = UnixStream::pair().map_err(|error| errno_of(&error))?;
+        for end in [&ours, &theirs] {
+            end.set_nonblocking(true)
+                .map_err(|error| errno_of(&error))?;
+        }
+        let number = ours.as_raw_fd() as u32;
         queue.change(&[Event::new(number, Filter::Read, flags::ADD, 0)])?;
-        Ok(Self::by(Means::Pipe { reader, writer }))
+        Ok(Self::by(Means::Pair { ours, theirs }))
     }
 
     fn by(means: Means) -> Self {
@@ -52,7 +61,8 @@ impl Waker {
                 let event = Event::new(IDENT, Filter::User, 0, 0);
                 let _ = queue.change(&[event.triggered()]);
             }
-            Means::Pipe { writer, .. } => sys::signal(writer),
+            // If there is no room, it is readable as it is.
+            Means::Pair { theirs, .. } => _ = (&*theirs).write(&[0]),
         }
     }
 
@@ -66,12 +76,10 @@ impl Waker {
     pub(super) fn is_woken(&self, queue: &Queue, event: &Event) -> bool {
         let is_woken = match &self.means {
             Means::Event => event.filter() == Filter::User,
-            Means::Pipe { reader, .. } => {
-                let number = reader.as_raw_fd() as u32;
+            Means::Pair { ours, .. } => {
+                let number = ours.as_raw_fd() as u32;
                 let is_woken = event.filter() == Filter::Read && event.ident() == number;
-                if is_woken {
-                    sys::drain(reader);
-                }
+                while is_woken && (&*ours).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
                 is_woken
             }
         };

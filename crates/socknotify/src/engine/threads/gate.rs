@@ -30,7 +30,7 @@ impl Flag {
     /// The backend has refused to arm something that was armed before. It is tried again.
     pub(in crate::engine) const REFUSED: Flag = Flag(1 << 50);
     /// A thread that polls is on its way to what is queued.
-    pub(in crate::engine) const WAKING: Flag = Flag(1 << 51);
+    pub(super) const WAKING: Flag = Flag(1 << 51);
     /// A thread is parked, and not released.
     pub(super) const PARKED: Flag = Flag(1 << 52);
     /// A parked thread is the watcher.

@@ -182,8 +182,11 @@ impl Scheduler {
         let load = gate.latest();
         // Without a thread that polls, the wake-up before was for whoever polls next.
         if queued > 0 && !(load.has(Flag::WAKING) && load.polling() > 0) {
-            if load.polling() > 0 {
-                return self.wake_polling(gate);
+            // Where nobody is here, the loop that watches the port is woken.
+            let is_left = load.has(Flag::EXPOSED) && !load.has(Flag::PARKED);
+            if load.polling() > 0 || is_left && !load.has(Flag::WAKING) {
+                gate.raise(Flag::WAKING);
+                return Wake::Polling;
             }
             let wake = self.release(gate, rules);
             if let Wake::Parked(_) = wake {
@@ -211,12 +214,6 @@ impl Scheduler {
             true => self.give_watch(gate),
             false => Wake::Nobody,
         }
-    }
-
-    /// Wake a thread that polls, or the next one to poll, for what is queued.
-    pub(in crate::engine) fn wake_polling(&self, gate: &Gate) -> Wake {
-        gate.raise(Flag::WAKING);
-        Wake::Polling
     }
 
     /// All parked threads, to wake because the port is closed.
