@@ -152,11 +152,8 @@ pub struct UnknownBackend;
 impl fmt::Display for UnknownBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("unknown backend; this build has: ")?;
-        for (index, backend) in Backend::ALL.iter().enumerate() {
-            let separator = if index == 0 { "" } else { ", " };
-            write!(f, "{separator}{backend}")?;
-        }
-        Ok(())
+        let names: Vec<_> = Backend::ALL.iter().map(|it| it.name()).collect();
+        f.write_str(&names.join(", "))
     }
 }
 
@@ -171,36 +168,19 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn make(wanted: Option<Backend>) -> Result<Self, Error> {
-        match wanted {
-            Some(backend) => Ok(Choice {
-                backend,
-                reason: "asked for",
-            }),
-            None => Ok(Self::best()),
-        }
-    }
-
-    #[cfg(unix)]
-    fn best() -> Self {
-        Choice {
+        let (backend, reason) = match wanted {
+            Some(backend) => (backend, "asked for"),
             // There is one.
-            backend: Backend::ALL[0],
-            reason: "the only backend for this system",
-        }
-    }
-
-    #[cfg(windows)]
-    fn best() -> Self {
-        match Native::is_there() {
-            true => Choice {
-                backend: Backend::Native,
-                reason: "the system has ProcessSocketNotifications",
-            },
-            false => Choice {
-                backend: Backend::Afd,
-                reason: "the system has no ProcessSocketNotifications",
-            },
-        }
+            #[cfg(unix)]
+            None => (Backend::ALL[0], "the only backend for this system"),
+            #[cfg(windows)]
+            None if Native::is_there() => {
+                (Backend::Native, "the system has ProcessSocketNotifications")
+            }
+            #[cfg(windows)]
+            None => (Backend::Afd, "the system has no ProcessSocketNotifications"),
+        };
+        Ok(Choice { backend, reason })
     }
 }
 

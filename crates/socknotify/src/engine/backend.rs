@@ -108,12 +108,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     type Memory: Default;
 
     /// Whether a socket stays armed, as an edge, while a thread has it ([`Mode::Kept`](super::Mode::Kept)) or handles its
-    /// level-triggered report.
+    /// level-triggered report; and arming is a system call for each descriptor, whoever makes it. Then the engine arms what it
+    /// goes through, and the batch of a wait has only what is armed already, and what could not be armed.
     const KEEPS: bool;
-
-    /// Whether arming is a system call for each descriptor, whoever makes it. Then the engine arms what it goes through,
-    /// and the batch of a wait has only what is armed already, and what could not be armed.
-    const ARMS_EACH: bool;
 
     /// Whether a report of an earlier generation silences what is wanted by now: the call that arms it came late, and the thread
     /// that has made it may be waiting since.

@@ -135,7 +135,6 @@ impl Backend for Model {
     type Memory = ();
 
     const KEEPS: bool = true;
-    const ARMS_EACH: bool = true;
     const SHARES: bool = true;
 
     fn waiters(&self) -> usize {

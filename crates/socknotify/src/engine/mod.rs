@@ -173,10 +173,7 @@ impl<Memory: Default + 'static> Scratch<Memory> {
     /// Take over what a worker has to poll.
     #[inline]
     fn add(&mut self, polls: &mut Polls) {
-        match self.batch.is_empty() {
-            true => std::mem::swap(&mut self.batch, &mut polls.batch),
-            false => self.batch.append(&mut polls.batch),
-        }
+        self.batch.append(&mut polls.batch);
     }
 }
 
@@ -398,10 +395,9 @@ impl<B: Backend> Engine<B> {
         if !self.process.is_this() {
             return Vec::new();
         }
-        let mut threads = lock(&self.roster).busy();
-        threads.retain(|it| it.is(one_of));
+        let threads = lock(&self.roster).busy(one_of);
         // What the system says is read with no lock held.
-        threads.iter().filter_map(|it| it.describe()).collect()
+        threads.iter().map(|it| it.describe()).collect()
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

@@ -159,7 +159,6 @@ impl Backend for Afd {
     type Memory = Memory;
 
     const KEEPS: bool = false;
-    const ARMS_EACH: bool = false;
     // A socket has one record of its edges.
     const SHARES: bool = false;
     const CONDITIONS: EventFilter = EventFilter::ALL.union(EventFilter::PRIORITY);

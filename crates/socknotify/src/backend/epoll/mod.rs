@@ -46,14 +46,6 @@ pub(crate) struct Memory {
     ready: Vec<(usize, Events)>,
 }
 
-/// What a readiness check of a batch found, besides owned sockets that are ready.
-struct Polled {
-    /// Something could not be armed.
-    has_failed: bool,
-    /// Something was armed that may be ready: the kernel has it in its list.
-    is_listed: bool,
-}
-
 /// `poll` — Which of these conditions hold, or an error, which counts in any case.
 pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
     let Some(fd) = crate::os::fd(socket) else {
@@ -127,22 +119,21 @@ impl Epoll {
     /// Poll what is armed already. Owned sockets that are found ready are left in `memory.ready`; others go to the kernel's
     /// list.
     ///
-    /// `has_reported`: some of it may have been reported, and is not polled.
+    /// `has_reported`: some of it may have been reported, and is not polled. Returns whether something could not be armed, and
+    /// whether something was armed that may be ready: the kernel has it in its list.
     fn poll_batch(
         &self,
         table: &Table,
         memory: &mut Memory,
         batch: &mut [Arm],
         has_reported: bool,
-    ) -> Polled {
-        let mut polled = Polled {
-            has_failed: batch.iter().any(|arm| !arm.is_armed),
-            is_listed: false,
-        };
+    ) -> (bool, bool) {
+        let mut has_failed = batch.iter().any(|arm| !arm.is_armed);
+        let mut is_listed = false;
         let is_polled =
             |arm: &Arm| arm.is_armed && (!has_reported || table.is_waiting(&arm.interest));
         if !batch.iter().any(is_polled) {
-            return polled;
+            return (has_failed, is_listed);
         }
         let Memory { polls, ready, .. } = memory;
         polls.clear();
@@ -155,8 +146,8 @@ impl Epoll {
             }
             // Only owned sockets are certain to have the number still. Arming finds that out, and has them reported.
             if !is_known || poll.revents & libc::POLLNVAL != 0 || !is_owned(arm) {
-                polled.has_failed |= self.arm_latest(table, arm);
-                polled.is_listed = true;
+                has_failed |= self.arm_latest(table, arm);
+                is_listed = true;
                 continue;
             }
             let events = translate::events(translate::poll_events(poll), arm.interest.fd);
@@ -164,7 +155,7 @@ impl Epoll {
                 ready.push((index, events));
             }
         }
-        polled
+        (has_failed, is_listed)
     }
 
     /// One of the port's own descriptors was reported.
@@ -226,7 +217,6 @@ impl Backend for Epoll {
     type Memory = Memory;
 
     const KEEPS: bool = true;
-    const ARMS_EACH: bool = true;
     const SHARES: bool = true;
     const CONDITIONS: EventFilter = EventFilter::ALL
         .union(EventFilter::PRIORITY)
@@ -293,14 +283,14 @@ impl Backend for Epoll {
             }
             // What was reported need not be polled.
             let has_reported = asks_first && memory.events.len() > 0;
-            let polled = self.poll_batch(table, memory, batch, has_reported);
+            let (has_failed, is_listed) = self.poll_batch(table, memory, batch, has_reported);
             let is_ready = !memory.ready.is_empty();
-            if has_reported || is_ready || polled.has_failed {
+            if has_reported || is_ready || has_failed {
                 timeout = Some(Duration::ZERO);
             }
             let is_over = match asks_first {
                 // What was armed is reported as far as there is room.
-                true => timeout == Some(Duration::ZERO) && !polled.is_listed,
+                true => timeout == Some(Duration::ZERO) && !is_listed,
                 // It may be that the kernel had fewer reports than the last call asked for.
                 false => wait.room == 0 || is_ready && wait.may_skip,
             };

@@ -318,7 +318,6 @@ impl Backend for Kqueue {
 
     const KEEPS: bool = false;
     const IS_SILENT_BEHIND: bool = true;
-    const ARMS_EACH: bool = false;
     const SHARES: bool = true;
 
     fn waiters(&self) -> usize {

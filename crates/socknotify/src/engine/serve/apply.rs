@@ -116,7 +116,7 @@ impl<B: Backend> Engine<B> {
         entry: u32,
     ) {
         let mut outcome = Outcome::Armed;
-        if B::ARMS_EACH && !is_armed {
+        if B::KEEPS && !is_armed {
             outcome = slot.arm_latest(&mut interest, |interest| self.backend.arm(interest, false));
             if outcome == Outcome::Armed {
                 if interest.word.has(Flag::LATE) {
@@ -570,12 +570,13 @@ impl<B: Backend> Engine<B> {
         self.collect_delivered(&mut refused, batch, false);
     }
 
-    /// The level-triggered registrations to arm again that were delivered to this thread.
-    pub(in crate::engine) fn collect_levels(&self, levels: &mut Levels, batch: &mut Vec<Arm>) {
-        self.collect_delivered(levels, batch, B::KEEPS);
-    }
-
-    fn collect_delivered(&self, levels: &mut Levels, batch: &mut Vec<Arm>, is_armed: bool) {
+    /// What was delivered and is to be armed again: levels of this thread, or what was postponed.
+    pub(in crate::engine) fn collect_delivered(
+        &self,
+        levels: &mut Levels,
+        batch: &mut Vec<Arm>,
+        is_armed: bool,
+    ) {
         for (fd, generation) in levels.drain(..) {
             let Some(slot) = self.table.slot(fd) else {
                 continue;

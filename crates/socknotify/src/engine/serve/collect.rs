@@ -49,7 +49,7 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
         let Some(delivery) = delivered.or_else(|| self.engine.deliver_any(&report, slot)) else {
             return;
         };
-        match delivery.mode {
+        match delivery.word.mode() {
             Mode::Once | Mode::Kept => {}
             // Where a level is armed again each time, that shows whether its number refers to the same file.
             Mode::Level if B::KEEPS && !self.engine.is_valid(&report, slot) => return,
@@ -58,8 +58,8 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
             Mode::Edge => {}
         }
         if let Some(entry) = self.entries.next() {
-            *entry = Entry::notification(delivery.key, delivery.events)
-                .with_overlapped(delivery.overlapped);
+            let overlapped = delivery.word.overlapped();
+            *entry = Entry::notification(delivery.key, delivery.events).with_overlapped(overlapped);
         }
     }
 }
@@ -333,15 +333,13 @@ impl<B: Backend> Engine<B> {
         self.publish_queued(core);
     }
 
-    /// A registration was notified.
+    /// The last notification of a registration is dequeued.
     fn on_notified(&self, core: &mut Core, fd: Fd, generation: u32) {
-        let slot = self.table.entry(fd);
-        let word = slot.word();
-        if word.generation() != generation {
-            return;
-        }
-        if word.state() == State::Removing {
-            let _ = slot.change(|word| Some(word.with_state(State::Removed)));
+        let removed = self.table.entry(fd).change(|word| {
+            let is_this = word.generation() == generation && word.state() == State::Removing;
+            is_this.then(|| word.with_state(State::Removed))
+        });
+        if removed.is_ok() {
             core.registered -= 1;
             self.owner.release(fd);
         }

@@ -16,9 +16,8 @@ use crate::{Entry, Error, Registration};
 /// registration can make before it is quiet.
 const AGAIN: usize = 64;
 
-/// What was refused is tried again after this time, and then after twice the time before, up to [`LAST_RETRY`].
-const FIRST_RETRY: Duration = Duration::from_millis(1);
-const LAST_RETRY: Duration = Duration::from_millis(5);
+/// What was refused is tried again after this time.
+const RETRY: Duration = Duration::from_millis(2);
 
 /// A call that dequeues.
 struct Call<'call, 'socket, B: Backend> {
@@ -38,8 +37,6 @@ struct Call<'call, 'socket, B: Backend> {
     has_checked: bool,
     /// How often it has asked again without waiting.
     again: usize,
-    /// In what time it tries again what was refused.
-    retry: Duration,
 }
 
 impl<B: Backend> Engine<B> {
@@ -51,10 +48,7 @@ impl<B: Backend> Engine<B> {
         deadline: Deadline,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
-        let (polls, taking) = match caller {
-            Some(caller) => (Some(caller.polls), Some(caller.taking)),
-            None => (None, None),
-        };
+        let (polls, taking) = caller.map(|it| (it.polls, it.taking)).unzip();
         let new = || {
             let permits: Weak<Self> = Arc::downgrade(self);
             let (holder, left) = lock(&self.roster).add();
@@ -86,29 +80,21 @@ impl<B: Backend> Engine<B> {
             is_released: false,
             has_checked: false,
             again: 0,
-            retry: FIRST_RETRY,
         };
         let result = self.run(&mut call, entries);
         self.stop_polling(&mut call);
-        let Call {
-            scratch,
-            polls,
-            levels,
-            has_permit,
-            ..
-        } = call;
-        if let (true, Some(polls)) = (scratch.has_failed, polls) {
-            polls.refused.append(&mut scratch.refused);
+        if let (true, Some(polls)) = (call.scratch.has_failed, call.polls) {
+            polls.refused.append(&mut call.scratch.refused);
         }
-        if !levels.is_empty() && self.gate.load().has(Flag::EXPOSED) {
+        if !call.levels.is_empty() && self.gate.load().has(Flag::EXPOSED) {
             // The loop that watches the port has to see that they are still ready.
-            self.arm_levels(levels);
+            self.arm_levels(call.levels);
         }
         let load = match result {
             Ok(_) => {
                 let address = taking.map_or(0, |it| Arc::as_ptr(it).addr());
-                if scratch.taking != address {
-                    scratch.taking = address;
+                if call.scratch.taking != address {
+                    call.scratch.taking = address;
                     holder.set_taking(taking);
                 }
                 let this = Arc::as_ptr(holder).addr();
@@ -118,7 +104,7 @@ impl<B: Backend> Engine<B> {
                 holder.begin_run();
                 self.gate.load()
             }
-            Err(_) if has_permit => self.gate.leave(),
+            Err(_) if call.has_permit => self.gate.leave(),
             Err(_) => self.gate.load(),
         };
         if load.has(Flag::REFUSED) {
@@ -151,7 +137,7 @@ impl<B: Backend> Engine<B> {
         }
         self.apply(call.scratch, call.registrations);
         if !call.levels.is_empty() {
-            self.collect_levels(call.levels, &mut call.scratch.batch);
+            self.collect_delivered(call.levels, &mut call.scratch.batch, B::KEEPS);
         }
         if load.has(Flag::REFUSED) {
             self.collect_refused(&mut call.scratch.batch);
@@ -294,10 +280,9 @@ impl<B: Backend> Engine<B> {
         call.has_checked = false;
         self.found_nothing();
         let retries = load.has(Flag::REFUSED);
-        let until = match (timeout, retries) {
-            (Some(timeout), true) => Some(timeout.min(call.retry)),
-            (None, true) => Some(call.retry),
-            (timeout, false) => timeout,
+        let until = match retries {
+            true => Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))),
+            false => timeout,
         };
         let (count, waited) = self.ask(call.scratch, call.levels, entries, until);
         self.stop_polling(call);
@@ -307,7 +292,6 @@ impl<B: Backend> Engine<B> {
         self.finish_batch(call.scratch, call.registrations);
         if count == 0 && retries {
             self.collect_refused(&mut call.scratch.batch);
-            call.retry = (call.retry * 2).min(LAST_RETRY);
         }
         Some(count)
     }

@@ -48,7 +48,7 @@ impl State {
 /// of what was wanted earlier is recognised. A registration that stays armed while it is disabled and enabled again
 /// ([`Mode::Kept`]) keeps its generation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word(u64);
+pub(crate) struct Word(pub(in crate::engine) u64);
 
 /// The filter, each condition at its own place.
 const FILTER: u64 = 0xC007;
@@ -103,16 +103,6 @@ impl std::fmt::Debug for Word {
 }
 
 impl Word {
-    #[inline]
-    pub(in crate::engine) fn from_bits(bits: u64) -> Self {
-        Word(bits)
-    }
-
-    #[inline]
-    pub(in crate::engine) fn bits(self) -> u64 {
-        self.0
-    }
-
     #[inline]
     pub(crate) fn state(self) -> State {
         match (self.0 & STATE_BITS) >> STATE {
@@ -392,7 +382,7 @@ mod tests {
             EventFilter::OUT.union(EventFilter::PRIORITY),
             EventFilter::FULL_HANGUP,
         ];
-        let mut word = Word::from_bits(0);
+        let mut word = Word(0);
         for filter in filters {
             for mode in MODES {
                 for state in [
@@ -418,7 +408,7 @@ mod tests {
             }
         }
         assert_eq!(
-            word.cleared().bits(),
+            word.cleared().0,
             u64::from(word.generation() + 1) << GENERATION
         );
     }

@@ -72,9 +72,8 @@ pub(in crate::engine) struct Slot {
 pub(in crate::engine) struct Delivery {
     pub(in crate::engine) key: usize,
     pub(in crate::engine) events: Events,
-    pub(in crate::engine) mode: Mode,
-    /// Its overlapped value.
-    pub(in crate::engine) overlapped: usize,
+    /// The word that it was delivered by.
+    pub(in crate::engine) word: Word,
 }
 
 /// Why a report is no notification.
@@ -97,7 +96,7 @@ fn is_plain(events: Events) -> bool {
 impl Slot {
     #[inline]
     pub(in crate::engine) fn word(&self) -> Word {
-        Word::from_bits(self.word.load(Ordering::Acquire))
+        Word(self.word.load(Ordering::Acquire))
     }
 
     #[inline]
@@ -114,7 +113,7 @@ impl Slot {
     #[inline]
     fn replace(&self, word: Word, by: Word) -> bool {
         self.word
-            .compare_exchange(word.bits(), by.bits(), Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(word.0, by.0, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
@@ -222,13 +221,13 @@ impl Slot {
     #[inline(always)]
     pub(in crate::engine) fn deliver(&self, report: &Report) -> Option<Delivery> {
         let word = self.word();
-        let shown = report.events & word.wanted();
-        let is_wanted = report.is_of(word) && word.is_due() && !shown.is_empty();
+        let events = report.events & word.wanted();
+        let is_wanted = report.is_of(word) && word.is_due() && !events.is_empty();
         if !is_wanted || !is_plain(report.events) {
             return None;
         }
         let key = self.deliver_word(word, word.delivered())?;
-        Some(Delivery::of(word, key, shown))
+        Some(Delivery { key, events, word })
     }
 
     /// Replace a word by the one after a delivery. Returns the key that belongs to it, or `None` if it is another one by
@@ -266,8 +265,8 @@ impl Slot {
                 }
                 continue;
             }
-            let shown = report.events & word.wanted();
-            if shown.is_empty() {
+            let events = report.events & word.wanted();
+            if events.is_empty() {
                 return Err(Undelivered::Unwanted(word));
             }
             let by = match word.mode() {
@@ -275,7 +274,7 @@ impl Slot {
                 _ => word.delivered(),
             };
             if let Some(key) = self.deliver_word(word, by) {
-                return Ok(Delivery::of(word, key, shown));
+                return Ok(Delivery { key, events, word });
             }
         }
     }
@@ -344,18 +343,6 @@ impl Slot {
                     false => Left::Arm,
                 });
             }
-        }
-    }
-}
-
-impl Delivery {
-    #[inline(always)]
-    fn of(word: Word, key: usize, events: Events) -> Self {
-        Delivery {
-            key,
-            events,
-            mode: word.mode(),
-            overlapped: word.overlapped(),
         }
     }
 }
@@ -431,7 +418,7 @@ impl Table {
 
     #[inline]
     pub(in crate::engine) fn word(&self, fd: Fd) -> Word {
-        self.slot(fd).map_or(Word::from_bits(0), Slot::word)
+        self.slot(fd).map_or(Word(0), Slot::word)
     }
 
     /// What is wanted of this number now; `None` without a registration.
@@ -532,7 +519,10 @@ mod tests {
             Err(Undelivered::Stale(_))
         ));
         let delivered = slot.deliver(&report(Some(second)));
-        assert_eq!(delivered.map(|it| it.overlapped), Some(second.overlapped()));
+        assert_eq!(
+            delivered.map(|it| it.word.overlapped()),
+            Some(second.overlapped())
+        );
     }
 
     /// Its thread is held up in the call that arms it, until it was notified and removed, and its key freed.

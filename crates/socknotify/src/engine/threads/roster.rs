@@ -48,29 +48,24 @@ impl Seen {
 
 /// A thread that runs.
 pub(in crate::engine) struct Busy {
-    id: Option<ThreadId>,
+    id: ThreadId,
     state: Arc<ThreadState>,
     time: Duration,
     key: Option<usize>,
 }
 
 impl Busy {
-    /// Whether it is one of these, by thread and by how long it has had its event.
-    pub(in crate::engine) fn is(&self, one_of: &mut dyn FnMut(ThreadId, Duration) -> bool) -> bool {
-        self.id.is_some_and(|id| one_of(id, self.time))
-    }
-
     /// What is known of it, and the key of the packet that its worker has taken last.
-    pub(in crate::engine) fn describe(&self) -> Option<(SlowThread, Option<usize>)> {
+    pub(in crate::engine) fn describe(&self) -> (SlowThread, Option<usize>) {
         let seen = self.state.describe();
         let thread = SlowThread {
-            thread: self.id?,
+            thread: self.id,
             id: seen.id,
             name: seen.name,
             time: self.time,
             system_call: seen.system_call,
         };
-        Some((thread, self.key))
+        (thread, self.key)
     }
 }
 
@@ -151,8 +146,11 @@ impl Roster {
         limit.map_or(Rises::default(), |it| it.rises)
     }
 
-    /// Those that run.
-    pub(in crate::engine) fn busy(&mut self) -> Vec<Busy> {
+    /// Those that run, and are one of these, by thread and by how long they have had their events.
+    pub(in crate::engine) fn busy(
+        &mut self,
+        one_of: &mut dyn FnMut(ThreadId, Duration) -> bool,
+    ) -> Vec<Busy> {
         let now = Instant::now();
         let mut busy = Vec::new();
         for seen in &mut self.threads {
@@ -165,12 +163,15 @@ impl Roster {
                     seen.begin(now);
                 }
             }
-            busy.push(Busy {
-                id: seen.holder.id,
-                state: Arc::clone(&seen.state),
-                time: now.saturating_duration_since(seen.since),
-                key: taken.map(|(_, key)| key),
-            });
+            let time = now.saturating_duration_since(seen.since);
+            if let Some(id) = seen.holder.id.filter(|&id| one_of(id, time)) {
+                busy.push(Busy {
+                    id,
+                    state: Arc::clone(&seen.state),
+                    time,
+                    key: taken.map(|(_, key)| key),
+                });
+            }
         }
         busy
     }
