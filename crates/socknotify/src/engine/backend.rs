@@ -9,14 +9,11 @@ use crate::{Entry, Error, EventFilter, RegistrationError};
 
 /// An interest that a call arms, and what became of it.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "not every backend keeps sockets armed")]
 pub(crate) struct Arm {
     pub(crate) interest: Interest,
     /// It is armed already. What holds by now the system may have reported earlier: only find out whether it is ready. If
     /// the port does not own it, its number may refer to something else by now: only arming it shows that.
-    #[cfg_attr(
-        not(all(target_os = "linux", not(kqueue_stand_in))),
-        allow(dead_code, reason = "for `epoll`, which keeps sockets armed")
-    )]
     pub(crate) is_armed: bool,
     /// Which entry of the batch asked for it; [`NO_ENTRY`](Self::NO_ENTRY) for a level-triggered registration that is
     /// armed again, [`POLLED`](Self::POLLED) for one of [`Polls`](super::serve::Polls).
@@ -42,38 +39,26 @@ impl Reports for () {
 
 /// How long a wait may take, and how many reports it may return.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "not every backend finds something when it arms")]
 pub(crate) struct Wait {
     /// The maximum number of reports. 0: only arm; what is found ready is reported by the next wait, of any thread.
     pub(crate) room: usize,
     /// `None`: for ever. Zero also if anything of the batch is ready, or could not be armed.
     pub(crate) timeout: Option<Duration>,
     /// What the batch finds ready may be reported without asking the system for more.
-    #[cfg_attr(
-        all(unix, any(kqueue_stand_in, not(target_os = "linux"))),
-        allow(dead_code, reason = "`kqueue` finds nothing when it arms")
-    )]
     pub(crate) may_skip: bool,
-    /// The last wait had no room for all that the system had.
-    #[cfg_attr(
-        not(all(target_os = "linux", not(kqueue_stand_in))),
-        allow(dead_code, reason = "for `epoll`, which then asks first")
-    )]
+    /// The last wait had no room for all that the system had: so it is asked first.
     pub(crate) has_more: bool,
 }
 
 impl Wait {
     /// How long to wait, if something had no memory and is to be tried again.
-    #[cfg_attr(
-        all(target_os = "linux", not(any(kqueue_stand_in, interleavings))),
-        allow(dead_code, reason = "`epoll` has no use for it")
-    )]
+    #[allow(dead_code, reason = "not every backend tries again by itself")]
     pub(crate) fn until_retry(&self) -> Option<Duration> {
         const RETRY: Duration = Duration::from_millis(10);
         Some(self.timeout.map_or(RETRY, |timeout| timeout.min(RETRY)))
     }
-}
 
-impl Wait {
     /// Only arm.
     pub(super) const ARM: Wait = Wait {
         room: 0,

@@ -20,7 +20,6 @@ use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{
@@ -37,8 +36,7 @@ use crate::os::windows::codes;
 use crate::os::windows::port::{KernelPort, milliseconds};
 use crate::support::deadline::Deadline;
 use crate::{
-    Entry, Error, EventFilter, Operation, Registration, RegistrationError, SlowThread, Snapshot,
-    Trigger,
+    Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot, Trigger,
 };
 
 /// A completion port of the kernel, which also has the registrations.
@@ -423,14 +421,6 @@ impl Native {
 
     pub(crate) fn concurrency(&self) -> usize {
         self.concurrency
-    }
-
-    /// The kernel does not say.
-    pub(crate) fn slow(
-        &self,
-        _one_of: &mut dyn FnMut(ThreadId, Duration) -> bool,
-    ) -> Vec<(SlowThread, Option<usize>)> {
-        Vec::new()
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

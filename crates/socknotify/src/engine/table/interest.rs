@@ -300,10 +300,7 @@ impl Interest {
 
     /// Whether to report only what begins to hold from here on, and what holds once, whatever the mode.
     #[inline]
-    #[cfg_attr(
-        windows,
-        allow(dead_code, reason = "its polls report only what is wanted")
-    )]
+    #[allow(dead_code, reason = "not every backend asks")]
     pub(crate) fn is_quiet(&self) -> bool {
         self.word.has(Flag::QUIET)
     }

@@ -423,10 +423,7 @@ impl Table {
 
     /// What is wanted of this number now; `None` without a registration.
     #[inline]
-    #[cfg_attr(
-        all(target_os = "linux", not(any(kqueue_stand_in, interleavings))),
-        allow(dead_code, reason = "`epoll` has no use for it")
-    )]
+    #[allow(dead_code, reason = "not every backend asks")]
     pub(crate) fn interest(&self, fd: Fd) -> Option<Interest> {
         let word = self.word(fd);
         word.is_live().then_some(Interest { fd, word })
@@ -448,10 +445,7 @@ impl Table {
 
     /// Whether this is wanted still, by the same arming, and was not reported meanwhile.
     #[inline]
-    #[cfg_attr(
-        windows,
-        allow(dead_code, reason = "the driver's polls have no use for it")
-    )]
+    #[allow(dead_code, reason = "not every backend asks")]
     pub(crate) fn is_waiting(&self, interest: &Interest) -> bool {
         let word = self.word(interest.fd);
         let is_same = word.generation() == interest.generation();
