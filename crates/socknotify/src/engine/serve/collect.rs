@@ -123,11 +123,10 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// How much of a call's room is for reports. While packets are queued, each gets at least half, or every second turn.
+    /// How much of a call's room is for reports, while packets are queued: each gets at least half, or every second turn.
     /// 0: the backend is not asked.
     pub(in crate::engine) fn room_for_reports(&self, room: usize, queued: usize) -> usize {
         match room {
-            _ if queued == 0 => room,
             _ if self.may_skip() => 0,
             1 => usize::from(self.turn.fetch_xor(true, Ordering::Relaxed)),
             _ => room - queued.min(room / 2),

@@ -198,31 +198,36 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Entry],
     ) -> Option<Result<usize, Error>> {
         let queued = self.queued.load(Ordering::SeqCst);
-        let timeout = match queued > 0 || call.scratch.has_failed {
-            true => Some(Duration::ZERO),
-            false => call.deadline.remaining(),
-        };
-        let mut count = match timeout {
-            Some(Duration::ZERO) => {
-                self.stop_polling(call);
-                let room = self.room_for_reports(entries.len(), queued);
-                let (count, may_be_more) = self.ask_now(call, &mut entries[..room]);
-                let is_over = queued == 0 && count == 0 && self.queued.load(Ordering::SeqCst) == 0;
-                if is_over && (!may_be_more || self.has_asked_enough(call.again)) {
-                    return Some(Err(Error::TimedOut));
+        let count = if queued > 0 {
+            self.stop_polling(call);
+            self.collect_both(call, entries, queued)
+        } else {
+            let timeout = match call.scratch.has_failed {
+                true => Some(Duration::ZERO),
+                false => call.deadline.remaining(),
+            };
+            match timeout {
+                Some(Duration::ZERO) => {
+                    self.stop_polling(call);
+                    let (count, is_full) = self.ask_now(call, entries);
+                    let is_over = count == 0 && self.queued.load(Ordering::SeqCst) == 0;
+                    if is_over && (!is_full || self.has_asked_enough(call.again)) {
+                        return Some(Err(Error::TimedOut));
+                    }
+                    call.again += 1;
+                    count
                 }
-                call.again += 1;
-                count
+                timeout => self.poll(call, entries, timeout)?,
             }
-            timeout => self.poll(call, entries, timeout)?,
         };
-        if queued == 0 && count == 0 {
+        if count == 0 {
             return None;
         }
-        if count < entries.len() && self.queued.load(Ordering::SeqCst) > 0 {
-            count += self.take_packets(&mut entries[count..]);
-        }
-        (count > 0).then_some(Ok(count))
+        let is_more_queued = self.queued.load(Ordering::SeqCst) > 0 && count < entries.len();
+        Some(Ok(match is_more_queued {
+            true => count + self.take_packets(&mut entries[count..]),
+            false => count,
+        }))
     }
 
     /// Edges that nobody wants any more may come for ever.
@@ -231,22 +236,37 @@ impl<B: Backend> Engine<B> {
         again >= AGAIN && again - AGAIN >= lock(&self.core).registered * 2
     }
 
+    /// Packets are queued. Take them, and reports too.
+    #[inline(never)]
+    fn collect_both(
+        &self,
+        call: &mut Call<'_, '_, B>,
+        entries: &mut [Entry],
+        queued: usize,
+    ) -> usize {
+        let room = self.room_for_reports(entries.len(), queued);
+        let mut count = 0;
+        if room > 0 {
+            count = self.ask_now(call, &mut entries[..room]).0;
+        } else {
+            self.arm(call.scratch, call.registrations);
+        }
+        count + self.take_packets(&mut entries[count..])
+    }
+
     /// Ask the backend without waiting. Also returns whether there may be more: it may have had out-of-date answers alone,
     /// before it asked the system.
     #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        if entries.is_empty() {
-            self.arm(call.scratch, call.registrations);
-            return (0, false);
-        }
         let (count, waited) = self.ask(call.scratch, call.levels, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.lower_waking();
         }
         self.finish_batch(call.scratch, call.registrations);
+        let has_asked = waited.asked || entries.is_empty();
         let may_be_more = waited.is_full || waited.woken || call.scratch.has_armed_late;
-        (count, may_be_more || !waited.asked)
+        (count, may_be_more || !has_asked)
     }
 
     /// Wait in the backend, if no other thread does so in place of this one. `None`: there may be something now.
