@@ -173,7 +173,10 @@ impl<Memory: Default + 'static> Scratch<Memory> {
     /// Take over what a worker has to poll.
     #[inline]
     fn add(&mut self, polls: &mut Polls) {
-        self.batch.append(&mut polls.batch);
+        match self.batch.is_empty() {
+            true => std::mem::swap(&mut self.batch, &mut polls.batch),
+            false => self.batch.append(&mut polls.batch),
+        }
     }
 }
 
