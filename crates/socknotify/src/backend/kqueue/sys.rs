@@ -11,7 +11,7 @@ use kqueue_stand_in as kernel;
 #[cfg(not(kqueue_stand_in))]
 use libc as kernel;
 
-use socket2::{SockRef, Type};
+use socket2::SockRef;
 
 use super::identity::Kind;
 pub(super) use crate::os::calls::{Errno, poll_now};
@@ -296,8 +296,8 @@ fn with_socket<R>(fd: Fd, call: impl FnOnce(SockRef<'_>) -> io::Result<R>) -> Re
 /// `SO_TYPE`, `getsockname` — What kind of socket this is. An error if it is none.
 pub(super) fn kind_of_socket(fd: Fd) -> Result<Kind, Errno> {
     with_socket(fd, |socket| {
-        Ok(match socket.r#type()? {
-            Type::STREAM | Type::SEQPACKET => Kind::Stream,
+        Ok(match socket.r#type()?.into() {
+            libc::SOCK_STREAM | libc::SOCK_SEQPACKET => Kind::Stream,
             // Not every system has `SO_DOMAIN`.
             _ if socket.local_addr()?.is_unix() => Kind::UnixDatagram,
             _ => Kind::Datagram,
