@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
+use super::readiness::Phase;
 use super::slot::connections::Node;
 use super::{Event, Held, Id, Interest, Port, Source};
 use crate::{EventFilter, Events, backend, os};
@@ -96,7 +97,7 @@ impl<T: Source, M> Port<T, M> {
         let connection = self.adopt(make(address.begin()?))?;
         let id = connection.id();
         let mut node = connection.into_node();
-        node.readiness.begin_to_connect();
+        node.readiness.phase = Phase::Connecting;
         let connection = Held::from_node(node);
         self.arm(connection, Interest::OUT.within(within));
         Ok(id)
@@ -170,7 +171,7 @@ fn no_answer() -> io::Error {
 /// What has come of a connect.
 #[cold]
 pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> Event<T, M> {
-    node.readiness.open();
+    node.readiness.phase = Phase::Open;
     // Asking for its socket may panic, and closes it then.
     let held = Held::from_node(node);
     let error = SockRef::from(&held.socket()).take_error();
@@ -188,7 +189,7 @@ pub(super) fn not_in_time<T: Source, M>(mut node: Box<Node<T>>) -> Event<T, M> {
     if events.contains(Events::ERR) {
         return outcome(node, events);
     }
-    node.readiness.open();
+    node.readiness.phase = Phase::Open;
     let held = Held::from_node(node);
     match events.is_empty() {
         true => Event::Unconnected(held, no_answer()),

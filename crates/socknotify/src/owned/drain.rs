@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::readiness::Phase;
 use super::slot::record::Reasons;
 use super::time::timers::Action;
 use super::{Held, Id, Port, Source};
@@ -115,8 +116,8 @@ impl<T: Source, M> Port<T, M> {
         let connections = &self.shared.connections;
         connections.check().ok()?;
         let mut node = connections.take_out(id)?;
-        if node.readiness.is_lingering() {
-            node.readiness.open();
+        if node.readiness.phase == Phase::Lingering {
+            node.readiness.phase = Phase::Open;
         }
         Some(Held::from_node(node))
     }

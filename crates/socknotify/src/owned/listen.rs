@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::slot::connections::{NEVER, Place, Wish};
+use super::slot::connections::{Place, Wish};
 use super::slot::listener::Listener;
 use super::slot::packet::Packet;
 use super::slot::record::Reasons;
@@ -20,8 +20,8 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// A thread accepts up to 16 connections in the listener's turn. While it runs `make`, others may accept.
     ///
-    /// When the process or the system is out of descriptors or memory, the listener tries again every 50 ms. Connections wait
-    /// in its backlog. [`Event::NotAccepting`](super::Event::NotAccepting) reports it once, and
+    /// When the process or the system is out of descriptors or memory, the listener tries again every 50 ms. So it does when
+    /// sixteen connections in a row cannot be accepted, for whatever reason. Connections wait in its backlog. [`Event::NotAccepting`](super::Event::NotAccepting) reports it once, and
     /// [`Event::Accepting`](super::Event::Accepting) that it is over. A connection that fails before it is accepted is skipped.
     ///
     /// To close the listener, [cancel](Self::cancel) it. What waits in its backlog then is accepted before: up to
@@ -83,13 +83,7 @@ impl<T: Source, M> Port<T, M> {
             system.adopt(socket, key)??;
             // It pauses when there are no resources: its timer must not need any then.
             system.prepare_alarm(Packet::Timer.key(&connections.slots))?;
-            let wish = Wish {
-                filter: EventFilter::IN,
-                is_drained: false,
-                deadline: NEVER,
-                is_buffered: false,
-            };
-            let put = connections.put_listener(key, &wish);
+            let put = connections.put_listener(key, &Wish::of(EventFilter::IN));
             if let Some(registration) = put.and_then(|to_do| to_do.arm()) {
                 connections.port.register(registration)?;
             }

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::port::{Message, Notice, Port, Shared};
+use super::port::{Panic, Port, Shared};
 use super::slot::connections::drop_all;
 use super::slot::packet::Packet;
 use super::time::timers::{Action, Make, TimerId};
+use super::{Event, Held, Id};
 use crate::files::Reason;
 use crate::support::lock::lock;
-use crate::{Entry, Error};
+use crate::{Error, RegistrationError};
 
 /// A time that never comes.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -39,6 +40,54 @@ impl<M> From<SendError<M>> for io::Error {
     fn from(_: SendError<M>) -> Self {
         Error::Closed.into()
     }
+}
+
+/// What is in the list of messages.
+pub(super) enum Message<T, M> {
+    Sent(M),
+    /// Of [work](Port::offload), which is done when this was handled.
+    Result(Result<M, Panic>),
+    /// A timer is due, whose function makes a message unless it is gone.
+    Due(Weak<Make<M>>),
+    /// The system refuses to watch a connection.
+    Refused(Held<T>, RegistrationError),
+    NotAccepting(Id, io::Error),
+    Accepting(Id),
+    /// Of a listener.
+    Panicked(Id, Panic),
+}
+
+impl<T, M> Message<T, M> {
+    /// What a thread gets that takes it. This runs the function of a timer.
+    pub(super) fn into_event(self) -> Option<Event<T, M>> {
+        Some(match self {
+            Message::Sent(message) => Event::Message(message),
+            Message::Result(result) => of_result(result),
+            Message::Due(make) => of_result(call(&make)?),
+            Message::Refused(held, error) => Event::Refused(held, error),
+            Message::NotAccepting(id, error) => Event::NotAccepting(id, error),
+            Message::Accepting(id) => Event::Accepting(id),
+            Message::Panicked(id, panic) => Event::Panicked(Some(id), panic),
+        })
+    }
+}
+
+fn of_result<T, M>(result: Result<M, Panic>) -> Event<T, M> {
+    match result {
+        Ok(message) => Event::Message(message),
+        Err(panic) => Event::Panicked(None, panic),
+    }
+}
+
+/// Call the function of a timer, unless that was cancelled, or another thread still makes the message before.
+fn call<M>(make: &Weak<Make<M>>) -> Option<Result<M, Panic>> {
+    let make = make.upgrade()?;
+    // It is not poisoned: no panic leaves it.
+    let free = make.try_lock().ok();
+    let made = free.map(|mut make| catch_unwind(AssertUnwindSafe(&mut *make)));
+    // It may have been cancelled meanwhile, and dropping it runs the caller's code.
+    drop_all([make]);
+    made
 }
 
 impl<T, M> Port<T, M> {
@@ -71,15 +120,8 @@ impl<T, M> Port<T, M> {
         if self.shared.connections.is_closed() {
             return Err(SendError(message));
         }
-        let mut messages = lock(&self.shared.messages);
-        messages.push_back(Message::Sent(message));
-        // A thread that wakes for it finds the lock free.
-        let mut messages = Some(messages);
-        let packet = self.shared.message_packet();
-        let system = self.shared.connections.port.system();
-        let outcome = system.post(&[packet], || drop(messages.take()));
-        match (outcome, messages.as_mut().and_then(|it| it.pop_back())) {
-            (Err(_), Some(Message::Sent(message))) => Err(SendError(message)),
+        match self.shared.send(Message::Sent(message)) {
+            Err(Message::Sent(message)) => Err(SendError(message)),
             _ => Ok(()),
         }
     }
@@ -141,8 +183,8 @@ impl<T, M> Port<T, M> {
     /// Sends a message that this function makes once per period, first after one period. A message that would be late by
     /// a whole period is left out. The shortest period is a millisecond.
     ///
-    /// One of the threads that call [`process`](super::Worker::process) calls the function, never two at once. If it
-    /// panics, one thread takes [`Event::Panicked`](super::Event::Panicked), and the timer goes on.
+    /// The thread that [takes](super::Worker::take) the message calls the function, never two at once. If it panics, that
+    /// thread gets [`Event::Panicked`](super::Event::Panicked), and the timer goes on.
     ///
     /// # Errors
     ///
@@ -204,28 +246,23 @@ impl<T, M> Port<T, M> {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Send messages, in order. If the port is closed, they are dropped.
-    pub(super) fn send_all(&self, messages: Vec<Message<M>>) {
-        if messages.is_empty() {
-            return;
-        }
-        let packets = vec![self.message_packet(); messages.len()];
-        let mut list = lock(&self.messages);
-        let before = list.len();
-        list.extend(messages);
-        let mut list = Some(list);
-        // A thread that wakes for them finds the lock free.
+    /// Queue a message. Returns it if the port is closed.
+    pub(super) fn send(&self, message: Message<T, M>) -> Result<(), Message<T, M>> {
+        let mut messages = lock(&self.messages);
+        messages.push_back(message);
+        // A thread that wakes for it finds the lock free.
+        let mut messages = Some(messages);
+        let packet = Packet::Message.entry(&self.connections.slots);
         let system = self.connections.port.system();
-        if system.post(&packets, || drop(list.take())).is_err() {
-            // Those before them are the closing thread's.
-            let dropped = list.as_mut().map(|list| list.split_off(before));
-            drop(list);
-            drop_all(dropped.into_iter().flatten());
-        }
+        let _ = system.post(&[packet], || drop(messages.take()));
+        let refused = messages.and_then(|mut messages| messages.pop_back());
+        refused.map_or(Ok(()), Err)
     }
 
-    pub(super) fn message_packet(&self) -> Entry {
-        Packet::Message.entry(&self.connections.slots)
+    /// The same. If the port is closed, it is dropped.
+    #[cold]
+    pub(super) fn notify(&self, message: Message<T, M>) {
+        drop_all(self.send(message).err());
     }
 
     pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
@@ -240,64 +277,21 @@ impl<T, M> Shared<T, M> {
     /// TIMER was dequeued. Returns whether the time of draining is over.
     pub(super) fn ring(&self) -> bool {
         let due = self.deadlines.expire(&self.connections);
-        let mut messages = Vec::new();
-        let mut functions = Vec::new();
         let mut is_drain_over = false;
         for action in self.timers.ring(&self.connections, &self.deadlines, due) {
             match action {
-                Action::Send(message) => messages.push(Message::Sent(message)),
-                Action::SendEvery(make, ..) => functions.push(make),
+                Action::Send(message) => self.notify(Message::Sent(message)),
+                Action::SendEvery(make, ..) => {
+                    self.notify(Message::Due(Arc::downgrade(&make)));
+                    // It may have been cancelled meanwhile, and dropping it runs the caller's code.
+                    drop_all([make]);
+                }
                 Action::EndDrain => is_drain_over = true,
                 Action::Expire(id) => {
                     self.files.cancel(id, Reason::Deadline);
                 }
             }
         }
-        self.send_all(messages);
-        // A thread for each, since each may block.
-        let more = functions.len().saturating_sub(1);
-        let mut list = lock(&self.due);
-        // Closing drops those that are there, and may be over.
-        if !self.connections.is_closed() {
-            list.extend(functions.iter().map(Arc::downgrade));
-        }
-        drop(list);
-        drop_all(functions);
-        for _ in 0..more {
-            let packet = Packet::Timer.entry(&self.connections.slots);
-            let _ = self.connections.port.system().post_ahead(packet);
-        }
         is_drain_over
-    }
-
-    /// Whether there are functions of timers to call.
-    pub(super) fn is_any_due(&self) -> bool {
-        !lock(&self.due).is_empty()
-    }
-
-    /// Call the functions of timers that are due. This runs the caller's code.
-    pub(super) fn call_due(&self) {
-        while let Some(make) = self.next_due() {
-            // One that was cancelled since is gone.
-            let Some(make) = make.upgrade() else {
-                continue;
-            };
-            let outcome = match make.try_lock() {
-                Ok(mut make) => Some(catch_unwind(AssertUnwindSafe(&mut *make))),
-                // Another thread still makes the one before. (It is not poisoned: no panic leaves it.)
-                Err(_) => None,
-            };
-            match outcome {
-                Some(Ok(message)) => self.send_all(vec![Message::Sent(message)]),
-                Some(Err(panic)) => self.notify(Notice::Panicked(None, panic)),
-                None => {}
-            }
-            // It may have been cancelled meanwhile, and dropping it runs the caller's code.
-            drop_all([make]);
-        }
-    }
-
-    fn next_due(&self) -> Option<Weak<Make<M>>> {
-        lock(&self.due).pop_front()
     }
 }

@@ -2,60 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::{fmt, io};
 
-use super::Port;
-use super::port::{Message, Notice, Panic, Shared};
-use crate::Error;
-
-/// Work or an operation that a port has not begun, and why not.
-pub struct BeginError<W> {
-    work: W,
-    reason: Error,
-}
-
-impl<W> BeginError<W> {
-    pub(super) fn new(work: W, reason: Error) -> Self {
-        BeginError { work, reason }
-    }
-
-    /// Takes the work or the operation back.
-    pub fn into_inner(self) -> W {
-        self.work
-    }
-
-    /// Why it was not begun: [`Error::Closed`]; [`Error::OtherProcess`] in a forked child; [`Error::OutOfMemory`], or the system's error, if it
-    /// has no memory or thread for it.
-    pub fn reason(&self) -> Error {
-        self.reason
-    }
-}
-
-impl<W> fmt::Display for BeginError<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the port has not begun this: {}", self.reason)
-    }
-}
-
-impl<W> fmt::Debug for BeginError<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BeginError")
-            .field("reason", &self.reason)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<W> std::error::Error for BeginError<W> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.reason)
-    }
-}
-
-impl<W> From<BeginError<W>> for io::Error {
-    fn from(error: BeginError<W>) -> Self {
-        error.reason.into()
-    }
-}
+use super::messages::Message;
+use super::{BeginError, Port};
 
 impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
     /// Runs blocking work on a helper thread. Its result is a [message](super::Event::Message) to one of the port's
@@ -111,7 +60,7 @@ impl<T: Send + 'static, M: Send + 'static> Port<T, M> {
             Box::new(move || {
                 let outcome = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
                 if let (Some(outcome), Some(shared)) = (outcome, Weak::upgrade(&shared)) {
-                    shared.send_result(outcome);
+                    shared.notify(Message::Result(outcome));
                 }
             })
         });
@@ -129,15 +78,5 @@ impl<T, M> Port<T, M> {
     /// The present number of helper threads, for diagnosis.
     pub fn helper_threads(&self) -> usize {
         self.shared.helpers.threads() + self.shared.files.threads()
-    }
-}
-
-impl<T, M> Shared<T, M> {
-    /// Send the result of work, or report its panic.
-    fn send_result(&self, result: Result<M, Panic>) {
-        match result {
-            Ok(message) => self.send_all(vec![Message::Result(message)]),
-            Err(panic) => self.notify(Notice::WorkPanicked(panic)),
-        }
     }
 }

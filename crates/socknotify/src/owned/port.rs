@@ -7,18 +7,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::{fmt, io};
 
+use super::messages::Message;
+use super::readiness::Phase;
 use super::slot::connections::{Connections, NEVER, Node, Place, Room, ToDo, Wish, drop_all};
-use super::slot::packet::Packet;
 use super::slot::record::Reasons;
 use super::source::{Source, raw};
 use super::time::deadlines::Deadlines;
-use super::time::timers::{Make, Timers};
-use super::{AdoptError, Closed, Event, FileDriver, Held, Id, Interest, Readiness};
+use super::time::timers::Timers;
+use super::{AdoptError, Closed, FileDriver, Held, Id, Interest, Readiness};
 use crate::files::{DEFAULT_THREADS, Helpers, Operations};
 use crate::os::RawSocket;
 use crate::owned::serve::crew::Crew;
-use crate::support::burst;
-use crate::support::lock::{self, lock};
+use crate::support::lock;
 use crate::support::slots::Token;
 use crate::{
     CompletionPort, Error, EventFilter, RegisterError, Registration, RegistrationError, Snapshot,
@@ -43,59 +43,17 @@ pub struct Port<T, M = ()> {
 pub(super) struct Shared<T, M> {
     pub(super) connections: Arc<Connections<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
-    pub(super) messages: Mutex<VecDeque<Message<M>>>,
+    pub(super) messages: Mutex<VecDeque<Message<T, M>>>,
     pub(super) deadlines: Deadlines,
     pub(super) timers: Timers<M>,
-    /// The functions of timers to call, unless these are gone. A thread takes one after the other.
-    pub(super) due: Mutex<VecDeque<Weak<Make<M>>>>,
-    /// Rare events, with a packet in the queue for each, or with a thread that has dequeued it.
-    notices: Mutex<VecDeque<Notice<T>>>,
     pub(super) files: Arc<Operations>,
     pub(super) helpers: Helpers,
     /// Of the calls that serve.
     pub(super) crews: Mutex<Vec<Weak<Crew>>>,
 }
 
-/// A message in the list.
-pub(super) enum Message<M> {
-    Sent(M),
-    /// The result of [work](Port::offload), which is done when this was handled.
-    Result(M),
-}
-
-impl<M> Message<M> {
-    pub(super) fn into_inner(self) -> M {
-        let (Message::Sent(message) | Message::Result(message)) = self;
-        message
-    }
-}
-
 /// What a panic carries.
 pub(super) type Panic = Box<dyn Any + Send>;
-
-/// An event that is in a list until it is taken.
-pub(super) enum Notice<T> {
-    /// The system refuses to watch a connection.
-    Refused(Box<Node<T>>, RegistrationError),
-    NotAccepting(Id, io::Error),
-    Accepting(Id),
-    /// Of a listener, or of none.
-    Panicked(Option<Id>, Panic),
-    /// The same, of work whose result is waited for.
-    WorkPanicked(Panic),
-}
-
-impl<T> Notice<T> {
-    pub(super) fn into_event<M>(self) -> Event<T, M> {
-        match self {
-            Notice::Refused(node, error) => Event::Refused(Held::from_node(node), error),
-            Notice::NotAccepting(id, error) => Event::NotAccepting(id, error),
-            Notice::Accepting(id) => Event::Accepting(id),
-            Notice::Panicked(id, panic) => Event::Panicked(id, panic),
-            Notice::WorkPanicked(panic) => Event::Panicked(None, panic),
-        }
-    }
-}
 
 // The bounds are those of the functions: so the compiler says what is missing, in the words of `Source`.
 impl<T> Port<T> {
@@ -193,21 +151,7 @@ impl<T: Source, M> Port<T, M> {
     /// If the connection belongs to another port. The connection is deregistered there and closed.
     #[track_caller]
     pub fn arm(&self, connection: Held<T>, interest: Interest) {
-        let shared = &self.shared;
-        let to_do = match shared.put(connection, interest) {
-            Ok(to_do) => to_do,
-            Err(refused) => return shared.notify(refused),
-        };
-        let Some(arm) = to_do.and_then(|it| it.arm()) else {
-            return;
-        };
-        let key = arm.completion_key;
-        let registered = shared.connections.port.register(arm);
-        if let Err(RegisterError::Entry(error)) = registered {
-            if let Some(node) = shared.connections.take_back(key) {
-                shared.notify(Notice::Refused(node, error));
-            }
-        }
+        self.shared.arm(connection, interest);
     }
 
     /// Registers a socket that several threads may use at once, such as a UDP socket.
@@ -232,7 +176,8 @@ impl<T: Source, M> Port<T, M> {
         let descriptor = socket.socket();
         let filter = interest.filter;
         let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
-        let place = Place::of_shared(enable.raw_socket(), Box::new(Arc::clone(&socket)));
+        let shared = Arc::clone(&socket);
+        let place = Place::of_shared(enable.raw_socket(), Box::new(move || Arc::clone(&shared)));
         let token = connections
             .slots
             .insert(place)
@@ -411,8 +356,6 @@ impl<T, M> Port<T, M> {
                 messages: Mutex::default(),
                 deadlines: Deadlines::new(),
                 timers: Timers::new(),
-                due: Mutex::default(),
-                notices: Mutex::default(),
                 helpers,
                 crews: Mutex::default(),
             }),
@@ -467,15 +410,42 @@ impl From<SharedTrigger> for Trigger {
 }
 
 impl<T, M> Shared<T, M> {
-    /// Put a connection into its slot, where its packets find it. Returns what is left to be armed, and a notice if that is
-    /// refused. If the port is closed, so is the connection.
+    /// Arm a connection at once.
+    #[track_caller]
+    pub(super) fn arm(&self, connection: Held<T>, interest: Interest)
+    where
+        T: Source,
+    {
+        let to_do = self.put(connection, interest);
+        let Some(arm) = to_do.and_then(|it| it.arm()) else {
+            return;
+        };
+        let key = arm.completion_key;
+        let registered = self.connections.port.register(arm);
+        if let Err(RegisterError::Entry(error)) = registered {
+            if let Some(node) = self.connections.take_back(key) {
+                self.refuse(node, error);
+            }
+        }
+    }
+
+    /// The system refuses to watch a connection.
+    #[cold]
+    pub(super) fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
+        let is_lingering = node.readiness.phase == Phase::Lingering;
+        let held = Held::from_node(node);
+        if is_lingering {
+            // Nobody waits for it.
+            return drop_all([held]);
+        }
+        self.notify(Message::Refused(held, error));
+    }
+
+    /// Put a connection into its slot, where its packets find it. Returns what is left to be armed. If that is refused, it is
+    /// reported; if the port is closed, so is the connection.
     #[inline]
     #[track_caller]
-    pub(super) fn put(
-        &self,
-        connection: Held<T>,
-        interest: Interest,
-    ) -> Result<Option<ToDo>, Notice<T>>
+    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Option<ToDo>
     where
         T: Source,
     {
@@ -485,17 +455,18 @@ impl<T, M> Shared<T, M> {
         );
         let filter = interest.filter;
         let socket = raw(&*connection);
-        let is_buffered = filter.contains(EventFilter::IN) && connection.has_buffered();
+        let has_buffered = filter.contains(EventFilter::IN) && connection.has_buffered();
         let mut node = connection.into_node();
         if socket != node.readiness.socket() {
-            return Err(Notice::Refused(node, RegistrationError::NotASocket));
+            self.refuse(node, RegistrationError::NotASocket);
+            return None;
         }
         let deadline = interest.deadline();
         let wish = Wish {
             filter,
             is_drained: node.readiness.take(filter),
             deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
-            is_buffered,
+            is_buffered: has_buffered && node.readiness.phase != Phase::Lingering,
         };
         let token = node.token;
         match self.connections.put(node, &wish) {
@@ -503,12 +474,15 @@ impl<T, M> Shared<T, M> {
                 if to_do.is_late {
                     self.schedule(token);
                 }
-                Ok(Some(to_do))
+                Some(to_do)
             }
-            Err((node, Some(error))) => Err(Notice::Refused(node, error)),
+            Err((node, Some(error))) => {
+                self.refuse(node, error);
+                None
+            }
             Err((node, None)) => {
                 drop(Held::from_node(node));
-                Ok(None)
+                None
             }
         }
     }
@@ -570,26 +544,6 @@ impl<T, M> Shared<T, M> {
         Ok(held)
     }
 
-    /// Report something to any thread.
-    #[cold]
-    pub(super) fn notify(&self, notice: Notice<T>) {
-        lock(&self.notices).push_back(notice);
-        let packet = Packet::Notice.entry(&self.connections.slots);
-        if self.connections.port.post(packet).is_err() {
-            self.drop_notices();
-        }
-    }
-
-    pub(super) fn next_notice(&self) -> Option<Notice<T>> {
-        burst::pop(&mut lock(&self.notices))
-    }
-
-    /// No thread can take them.
-    fn drop_notices(&self) {
-        let notices = lock::take(&self.notices).into_iter();
-        drop_all(notices.map(Notice::into_event::<()>));
-    }
-
     fn close(&self) -> Closed<T, M> {
         if !self.connections.is_here() {
             return Closed::default();
@@ -597,20 +551,24 @@ impl<T, M> Shared<T, M> {
         let (armed, residents) = self.connections.close();
         self.helpers.close();
         let (operations, left_behind) = self.files.close_owned();
-        let messages = lock::take(&self.messages).into_iter();
-        self.drop_notices();
+        let mut messages = Vec::new();
+        for message in lock::take(&self.messages) {
+            match message {
+                Message::Sent(message) | Message::Result(Ok(message)) => messages.push(message),
+                other => drop_all([other]),
+            }
+        }
         let connections = armed.into_iter();
         let connections = connections.map(|node| Held::from_node(node).into_inner());
         let connections = connections.collect();
         // These may refer to the port: no lock is held here, and no connection left in it.
         drop_all(residents);
         self.timers.clear();
-        drop(lock::take(&self.due));
         Closed {
             connections,
             operations,
             left_behind,
-            messages: messages.map(Message::into_inner).collect(),
+            messages,
         }
     }
 }

@@ -4,13 +4,15 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::connect;
-use super::held::linger;
-use super::port::{Message, Notice, Shared};
-use super::slot::connections::{Armed, Looked, NEVER, Node, Resident, ToDo, Wish, drop_all};
-use super::slot::listener::{Listener, Round, is_none};
+use super::linger;
+use super::messages::Message;
+use super::port::Shared;
+use super::readiness::Phase;
+use super::slot::connections::{Looked, Node, Resident, ToDo, Wish, drop_all};
+use super::slot::listener::{Listener, MAX_FAILED, PAUSE, Stop};
 use super::slot::packet::{Packet, is_to_take};
 use super::slot::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
@@ -130,13 +132,9 @@ impl<T: Source, M> Worker<T, M> {
     #[doc(alias = "reregister")]
     #[track_caller]
     pub fn arm(&mut self, connection: Held<T>, interest: Interest) {
-        match self.shared.put(connection, interest) {
-            Ok(None) => {}
-            Ok(Some(to_do)) => {
-                self.is_any_new |= to_do.is_new;
-                self.gather(&to_do);
-            }
-            Err(refused) => self.shared.notify(refused),
+        if let Some(to_do) = self.shared.put(connection, interest) {
+            self.is_any_new |= to_do.is_new;
+            self.gather(&to_do);
         }
     }
 
@@ -291,23 +289,13 @@ impl<T: Source, M> Worker<T, M> {
     fn on_refused(&mut self, key: usize, error: RegistrationError) {
         let connections = &self.shared.connections;
         if let Some(node) = connections.take_back(key) {
-            return self.shared.notify(Notice::Refused(node, error));
+            return self.shared.refuse(node, error);
         }
         // Closing it drops the last reference to it.
         let listener = connections.listener(key);
         if let Some(id) = listener.filter(|_| !self.shared.connections.is_closed()) {
-            self.close_listener(key);
-            self.shared.notify(Notice::NotAccepting(id, error.into()));
-        }
-    }
-
-    /// Close a listener, which runs the caller's code.
-    #[cold]
-    fn close_listener(&mut self, key: usize) {
-        let id = self.shared.connections.listener(key);
-        let close = || self.shared.connections.close_listener(key);
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(close)) {
-            self.shared.notify(Notice::Panicked(id, panic));
+            self.shared.connections.close_listener(key);
+            self.shared.notify(Message::NotAccepting(id, error.into()));
         }
     }
 
@@ -332,7 +320,7 @@ impl<T: Source, M> Worker<T, M> {
                         false
                     }
                     Looked::Other => match Packet::of_port(entry, &connections.slots) {
-                        Some(Packet::Message | Packet::Notice) => true,
+                        Some(Packet::Message) => true,
                         Some(Packet::Timer) => {
                             is_timer_among = true;
                             false
@@ -363,21 +351,19 @@ impl<T: Source, M> Worker<T, M> {
             let _ = self.submit();
         }
         let is_drain_over = is_timer_among && self.shared.ring();
-        let is_any_due = is_timer_among && self.shared.is_any_due();
-        if !self.listeners.is_empty() || is_drain_over || is_any_due {
+        if !self.listeners.is_empty() || is_drain_over {
             self.call_functions(is_drain_over, on_busy);
         }
         self.left.len()
     }
 
-    /// Call the caller's functions, of timers and of listeners.
+    /// Call the caller's functions, of listeners, and drop what is left at the end of draining.
     #[cold]
     fn call_functions(&mut self, is_drain_over: bool, on_busy: &mut dyn FnMut(bool)) {
         on_busy(true);
         if is_drain_over {
             drop_all(self.shared.connections.end(true));
         }
-        self.shared.call_due();
         self.accept();
         if self.left.is_empty() {
             on_busy(false);
@@ -389,10 +375,9 @@ impl<T: Source, M> Worker<T, M> {
     /// Making a connection and dropping a listener run the caller's code. If that panics, an event reports it.
     #[cold]
     fn accept(&mut self) {
-        let packets = std::mem::take(&mut self.listeners);
-        for entry in &packets {
+        for entry in std::mem::take(&mut self.listeners) {
             self.taking.take(entry.completion_key);
-            self.accept_for(entry);
+            self.accept_for(&entry);
         }
         if self.has_gathered() {
             // The caller may not call again soon.
@@ -400,138 +385,121 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
+    /// Accept what waits for a listener. Then arm it again, or close it.
     fn accept_for(&mut self, entry: &Entry) {
-        let connections = &self.shared.connections;
+        let shared = Arc::clone(&self.shared);
+        let (connections, key) = (&shared.connections, entry.completion_key);
         let Some((id, listener, reasons)) = connections.take_listener(entry) else {
             return;
         };
-        if connections.is_draining() || reasons.intersects(ENDS) || listener.is_ending() {
-            if let Some(pause) = self.accept_last(id, &listener) {
-                self.arm_listener(entry.completion_key, &pause);
-                return drop_all([listener]);
+        let is_last = connections.is_draining()
+            || reasons.intersects(Reasons::CANCELLED)
+            || listener.is_ending();
+        // One that ends is not armed for others meanwhile.
+        let mut is_armed = is_last;
+        let stop = self.accept_from(key, id, &listener, is_last, &mut is_armed);
+        let mut wish = Wish::of(EventFilter::IN);
+        match stop {
+            Stop::Enough => {}
+            Stop::Drained => wish.is_drained = true,
+            // It is woken when a connection ends.
+            Stop::Full => wish.filter = EventFilter::NONE,
+            Stop::Failed(_) => {
+                wish.filter = EventFilter::NONE;
+                wish.deadline = shared.deadlines.ticks_until(Instant::now() + PAUSE);
             }
-            drop(listener);
-            return self.close_listener(entry.completion_key);
         }
-        self.accept_from(entry.completion_key, id, &listener);
+        if is_last {
+            match stop {
+                // Without descriptors a system fails before it looks whether one waits.
+                Stop::Failed(error) if connections.is_any_waiting(id) => {
+                    if listener.tries_again() {
+                        self.arm_listener(key, &wish);
+                        return drop_all([listener]);
+                    }
+                    shared.notify(Message::NotAccepting(id, error));
+                }
+                _ => {}
+            }
+            drop_all([listener]);
+            return connections.close_listener(key);
+        }
+        let is_failed = matches!(stop, Stop::Failed(_));
+        let is_change = !matches!(stop, Stop::Full) && listener.set_failed(is_failed) != is_failed;
+        match stop {
+            Stop::Failed(error) if is_change => shared.notify(Message::NotAccepting(id, error)),
+            _ if is_change => shared.notify(Message::Accepting(id)),
+            _ => {}
+        }
+        if !is_armed {
+            self.arm_listener(key, &wish);
+        }
         // The last reference, if the port was closed meanwhile.
         drop_all([listener]);
     }
 
-    /// A listener is about to be closed: accept what has come. Returns a pause if connections wait, and it is to try again.
-    fn accept_last(&mut self, id: Id, listener: &Listener<T>) -> Option<Round> {
-        let tries_again = listener.end();
-        let mut most = LAST_BATCH;
-        let round = loop {
-            let accept = || self.accept_round(listener, &mut most, None);
-            match catch_unwind(AssertUnwindSafe(accept)) {
-                Ok(round) => break round,
-                Err(panic) => self.shared.notify(Notice::Panicked(Some(id), panic)),
-            }
-        };
-        // Without descriptors a system fails before it looks whether one waits.
-        let is_left = round.error.is_some() && self.shared.connections.is_any_waiting(id);
-        if is_left && tries_again {
-            return Some(round);
-        }
-        if let (Some(error), true) = (round.error, is_left) {
-            self.shared.notify(Notice::NotAccepting(id, error));
-        }
-        None
-    }
-
-    /// Accept up to so many connections, and arm or report each. This runs the caller's code.
-    ///
-    /// `again`: as soon as one is accepted, arm the listener again under this key, and say so: others accept more while the caller's
-    /// function runs. Otherwise it is about to be closed, and its limit does not count.
-    fn accept_round(
+    /// Accept as many as may be accepted in a listener's turn, or before it is closed.
+    fn accept_from(
         &mut self,
+        key: usize,
+        id: Id,
         listener: &Listener<T>,
-        most: &mut usize,
-        mut again: Option<(usize, &mut bool)>,
-    ) -> Round {
-        let shared = Arc::clone(&self.shared);
-        let mut round = Round::default();
-        while *most > 0 {
-            *most -= 1;
-            let room = match again {
-                Some(_) => shared.connections.reserve(listener),
-                None if shared.connections.is_closed() => break,
-                None => Some(shared.connections.connection_began()),
-            };
-            let Some(room) = room else {
-                // It is woken when a connection ends.
-                round.filter = EventFilter::NONE;
-                break;
-            };
-            let accepted = listener.accept(|| {
-                if let Some((key, is_armed)) = &mut again {
-                    if !std::mem::replace(*is_armed, true) {
-                        self.arm_listener(*key, &Round::default());
-                    }
-                    // Also those before this one: the function may block.
-                    if self.has_gathered() {
-                        let _ = self.submit();
-                    }
-                }
-            });
-            match accepted {
-                Ok(connection) => {
-                    round.accepts = true;
-                    // If it is not adopted, the port was closed meanwhile.
-                    if let Ok(held) = shared.adopt(room, connection) {
-                        match listener.listening.interest {
-                            Some(interest) => self.arm(held, interest),
-                            None => self.report_accepted(held),
-                        }
-                    }
-                }
-                Err(error) if is_none(&error) => {
-                    round.is_drained = true;
-                    round.accepts = true;
-                    break;
-                }
-                Err(error) if listener.goes_on_after(&error) => {}
-                Err(error) => {
-                    round.pause(error);
-                    break;
-                }
+        is_last: bool,
+        is_armed: &mut bool,
+    ) -> Stop {
+        let mut failed = 0;
+        for _ in 0..if is_last { LAST_BATCH } else { BATCH } {
+            let accept = || self.accept_one(key, listener, is_last, is_armed);
+            match catch_unwind(AssertUnwindSafe(accept)) {
+                Ok(Ok(())) => failed = 0,
+                Ok(Err(Stop::Failed(_))) if failed + 1 < MAX_FAILED => failed += 1,
+                Ok(Err(stop)) => return stop,
+                Err(panic) => self.shared.notify(Message::Panicked(id, panic)),
             }
         }
-        round
+        Stop::Enough
     }
 
-    fn accept_from(&mut self, key: usize, id: Id, listener: &Listener<T>) {
-        let mut is_armed = false;
-        let accept = || self.accept_round(listener, &mut { BATCH }, Some((key, &mut is_armed)));
-        let mut round = catch_unwind(AssertUnwindSafe(accept)).unwrap_or_else(|panic| {
-            self.shared.notify(Notice::Panicked(Some(id), panic));
-            Round {
-                accepts: true,
-                ..Round::default()
-            }
-        });
-        match (listener.change(&round), round.error.take()) {
-            (Some(true), Some(error)) => self.shared.notify(Notice::NotAccepting(id, error)),
-            (Some(false), _) => self.shared.notify(Notice::Accepting(id)),
-            _ => {}
-        }
-        if !is_armed {
-            self.arm_listener(key, &round);
-        }
-    }
-
-    /// Arm a listener again, after this round. The next call does what is left to do.
-    fn arm_listener(&mut self, key: usize, round: &Round) {
+    /// Accept a connection, and arm or report it. This runs the caller's code.
+    ///
+    /// As soon as there is one, the listener is armed again: others accept more while the caller's function runs.
+    fn accept_one(
+        &mut self,
+        key: usize,
+        listener: &Listener<T>,
+        is_last: bool,
+        is_armed: &mut bool,
+    ) -> Result<(), Stop> {
         let shared = Arc::clone(&self.shared);
-        let until = round.until.map(|until| shared.deadlines.ticks_until(until));
-        let wish = Wish {
-            filter: round.filter,
-            is_drained: round.is_drained,
-            deadline: until.unwrap_or(NEVER),
-            is_buffered: false,
+        let room = match is_last {
+            true if shared.connections.is_closed() => return Err(Stop::Enough),
+            // Its limit does not count any more.
+            true => shared.connections.connection_began(),
+            false => shared.connections.reserve(listener).ok_or(Stop::Full)?,
         };
-        if let Some(to_do) = shared.connections.put_listener(key, &wish) {
+        let connection = (listener.accept)(&mut || {
+            if !std::mem::replace(is_armed, true) {
+                self.arm_listener(key, &Wish::of(EventFilter::IN));
+            }
+            // Also those before this one: the function may block.
+            if self.has_gathered() {
+                let _ = self.submit();
+            }
+        })?;
+        // If it is not adopted, the port was closed meanwhile.
+        if let Ok(held) = shared.adopt(room, connection) {
+            match listener.listening.interest {
+                Some(interest) => self.arm(held, interest),
+                None => self.report_accepted(held),
+            }
+        }
+        Ok(())
+    }
+
+    /// Arm a listener again. The next call does what is left to do.
+    fn arm_listener(&mut self, key: usize, wish: &Wish) {
+        let shared = Arc::clone(&self.shared);
+        if let Some(to_do) = shared.connections.put_listener(key, wish) {
             if to_do.is_late {
                 shared.deadlines.schedule(&shared.connections, key);
             }
@@ -608,7 +576,7 @@ impl<T: Source, M> Worker<T, M> {
 
     /// Takes the next event of the latest [`process`](Self::process).
     ///
-    /// There may be fewer than `process` returned: some were of connections that [linger](Self::linger); when the port is
+    /// There may be fewer than `process` returned: some were of connections that [linger](Self::linger), or of timers that were cancelled; when the port is
     /// closed, its connections and messages are [returned](Port::close); and events of a shared socket are dropped when
     /// another thread has taken its [last one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
@@ -637,9 +605,6 @@ fn gather(polls: &mut Polls, registrations: &mut Vec<Registration<'static>>, to_
     }
 }
 
-/// The reasons that close a listener.
-const ENDS: Reasons = Reasons::CANCELLED.union(Reasons::DRAINING);
-
 /// The event of a connection that was taken for another reason than an event, or is connecting.
 #[cold]
 fn other_event<T: Source, M>(
@@ -649,7 +614,7 @@ fn other_event<T: Source, M>(
     filter: EventFilter,
 ) -> Event<T, M> {
     match reason {
-        None if node.readiness.is_connecting() => connect::outcome(node, events),
+        None if node.readiness.phase == Phase::Connecting => connect::outcome(node, events),
         None => Event::Ready(Held::from_node(node), events),
         Some(Reasons::BUFFERED) => Event::Ready(Held::from_node(node), Events::IN),
         Some(Reasons::TIMED_OUT)
@@ -661,7 +626,7 @@ fn other_event<T: Source, M>(
             // A condition may have held first, and its report be on the way still.
             match backend::conditions(node.readiness.socket(), filter) {
                 events if !events.is_empty() => other_event(node, None, events, filter),
-                _ if node.readiness.is_connecting() => connect::not_in_time(node),
+                _ if node.readiness.phase == Phase::Connecting => connect::not_in_time(node),
                 _ => Event::TimedOut(Held::from_node(node)),
             }
         }
@@ -679,7 +644,7 @@ impl<T: Source, M> Shared<T, M> {
         let Some(mut place) = place else {
             return self.event_of_port(&packet, results);
         };
-        let Some((Armed::Connection(node), reason)) = place.record.take(&packet) else {
+        let Some((Some(node), reason)) = place.record.take(&packet) else {
             let is_shared = place.resident.is_some();
             drop(place);
             return is_shared.then(|| self.shared_event(&packet)).flatten();
@@ -688,8 +653,10 @@ impl<T: Source, M> Shared<T, M> {
         drop(place);
         let events = packet.events();
         match reason {
-            None if node.readiness.is_open() => Some(Event::Ready(Held::from_node(node), events)),
-            reason if node.readiness.is_lingering() => {
+            None if node.readiness.phase == Phase::Open => {
+                Some(Event::Ready(Held::from_node(node), events))
+            }
+            reason if node.readiness.phase == Phase::Lingering => {
                 linger::on_event(self, node, reason);
                 None
             }
@@ -704,17 +671,12 @@ impl<T: Source, M> Shared<T, M> {
             Packet::Message => {
                 let message = burst::pop(&mut lock(&self.messages))?;
                 *results += usize::from(matches!(message, Message::Result(_)));
-                Some(Event::Message(message.into_inner()))
+                message.into_event()
             }
             Packet::Operation => {
                 let completion = self.completed(packet.overlapped)?;
                 *results += 1;
                 Some(Event::Completed(completion))
-            }
-            Packet::Notice => {
-                let notice = self.next_notice()?;
-                *results += usize::from(matches!(notice, Notice::WorkPanicked(_)));
-                Some(notice.into_event())
             }
             _ => None,
         }
@@ -727,7 +689,7 @@ impl<T: Source, M> Shared<T, M> {
         let slots = &self.connections.slots;
         if events.contains(Events::REMOVE) {
             return match *slots.remove_by_key(key)?.resident? {
-                Resident::Shared(shared) => Some(Event::Returned(shared.socket())),
+                Resident::Shared(shared) => Some(Event::Returned(shared())),
                 Resident::Listener(_) => None,
             };
         }
@@ -791,8 +753,7 @@ mod tests {
         )?;
         let key = port.shared.connections.slots.key(id.0);
         worker.on_refused(key, RegistrationError::NotASocket);
-        assert_eq!(worker.process(None)?, 2);
-        assert!(matches!(worker.take(), Some(Event::Panicked(it, _)) if it == Some(id)));
+        assert_eq!(worker.process(None)?, 1);
         assert!(matches!(worker.take(), Some(Event::NotAccepting(it, _)) if it == id));
         assert!(!port.cancel(id), "it is closed");
         Ok(())

@@ -576,14 +576,14 @@ fn o6_what_is_no_file_is_refused(backend: Backend) -> io::Result<()> {
         for other in super::not_files()? {
             let refused = port.adopt_file(other).expect_err("it is no file");
             // It is open, and the caller's again. Windows has no metadata of a device.
-            assert!(refused.into_connection().try_clone().is_ok());
+            assert!(refused.into_inner().try_clone().is_ok());
         }
         let refused = port.adopt_file(directory()?);
         let refused = refused.expect_err("it is a directory");
         #[cfg(unix)]
         assert_eq!(io::Error::from(refused).kind(), io::ErrorKind::IsADirectory);
         #[cfg(windows)]
-        assert!(refused.into_connection().metadata()?.is_dir());
+        assert!(refused.into_inner().metadata()?.is_dir());
     }
     Ok(())
 }

@@ -210,7 +210,7 @@ fn after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
         served: 0,
     };
     let error = port.adopt(connection).expect_err("it is closed");
-    assert_eq!(error.into_connection().served, 0);
+    assert_eq!(error.into_inner().served, 0);
     Ok(())
 }
 

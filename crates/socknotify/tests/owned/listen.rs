@@ -388,16 +388,14 @@ fn a_panic_in_closing_a_listener_does_not_concern_the_others(backend: Backend) -
     port.cancel(closed);
     // With this the other listener's packet is queued.
     port.send(()).expect("it is open");
-    let (mut ours, mut panics) = (None, 0);
-    while ours.is_none() || panics == 0 {
+    let ours = loop {
         match next(&mut worker) {
-            Event::Ready(held, _) => ours = Some(held),
-            Event::Panicked(..) => panics += 1,
+            Event::Ready(held, _) => break held,
             Event::Message(()) => {}
             other => panic!("{other:?}"),
         }
-    }
-    let ours = ours.expect("it was reported");
+    };
+    assert!(!port.cancel(closed), "it is closed");
     assert_eq!(ours.peer_addr()?, theirs.local_addr()?);
     Ok(())
 }
@@ -676,7 +674,8 @@ fn a_listener_says_once_that_it_has_stopped_and_once_that_it_goes_on(
     let calls = Arc::default();
     let listener = Failing {
         listener,
-        errors: vec![io::ErrorKind::OutOfMemory; 3],
+        // Sixteen in a row are not those of single connections.
+        errors: vec![io::ErrorKind::OutOfMemory; 3 * 16],
         for_ever: false,
         calls: Arc::clone(&calls),
     };
@@ -727,6 +726,6 @@ fn a_listener_that_fails_for_ever_pauses_whatever_the_error_says(
         matches!(event, Event::NotAccepting(it, _) if it == id),
         "{event:?}"
     );
-    assert!(calls.load(Ordering::SeqCst) > 1000);
+    assert!((16..32).contains(&calls.load(Ordering::SeqCst)));
     Ok(())
 }

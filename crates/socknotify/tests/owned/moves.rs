@@ -173,7 +173,7 @@ fn what_is_no_socket_is_not_adopted(backend: Backend) -> io::Result<()> {
     let file = std::fs::File::open("/dev/null")?;
     let error = port.adopt(file).expect_err("a file");
     assert!(error.to_string().contains("not adopt"), "{error}");
-    let file: std::fs::File = error.into_connection();
+    let file: std::fs::File = error.into_inner();
     drop(file);
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())
@@ -196,7 +196,7 @@ fn x5_what_cannot_be_watched_is_not_adopted(backend: Backend) -> io::Result<()> 
         let error = port.adopt_descriptor(file).expect_err("it is no socket");
         let refused = RegistrationError::NotWatchable.to_string();
         assert!(error.to_string().contains(&refused), "{error}");
-        assert_eq!(error.into_connection().as_raw_fd(), number);
+        assert_eq!(error.into_inner().as_raw_fd(), number);
     }
     assert_eq!(counted(port.snapshot().registrations), 0);
     Ok(())

@@ -93,10 +93,18 @@ fn a_cancelled_timer_that_is_due_sends_nothing(backend: Backend) -> io::Result<(
     timers.set(both).expect("it is set once");
     thread::sleep(2 * SHORT);
     let mut worker = port.worker(4);
-    let first = message(&mut worker);
-    for _ in 0..3 {
-        assert_eq!(message(&mut worker), first);
+    let mut messages = Vec::new();
+    while messages.len() < 4 {
+        assert!(worker.process(Some(PATIENCE))? > 0);
+        // That which was cancelled is not there any more.
+        while let Some(event) = worker.take() {
+            match event {
+                Event::Message(message) => messages.push(message),
+                other => panic!("{other:?}"),
+            }
+        }
     }
+    assert!(messages.iter().all(|it| *it == messages[0]), "{messages:?}");
     Ok(())
 }
 
@@ -209,8 +217,14 @@ fn a_panic_in_cloning_a_message_loses_no_other(backend: Backend) -> io::Result<(
         worker.process(Some(PATIENCE)).expect("something comes");
         worker.take()
     };
-    assert!(matches!(take(), Some(Event::Message(Fragile(1, _)))));
-    assert!(matches!(take(), Some(Event::Panicked(..))));
+    let (mut message_count, mut panic_count) = (0, 0);
+    while (message_count, panic_count) != (1, 1) {
+        match take() {
+            Some(Event::Message(Fragile(1, _))) => message_count += 1,
+            Some(Event::Panicked(..)) => panic_count += 1,
+            _ => panic!("neither"),
+        }
+    }
     panics.store(false, Ordering::Relaxed);
     wait_until("it is sent again", || {
         matches!(take(), Some(Event::Message(Fragile(7, _))))

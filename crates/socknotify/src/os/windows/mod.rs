@@ -28,11 +28,6 @@ pub(crate) fn is_connecting(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Whether an accept that fails like this says something of one connection, and its kind does not say so.
-pub(crate) fn is_of_one_connection(_error: &io::Error) -> bool {
-    false
-}
-
 /// The error for a value without a number. The system has the same code for a handle that is no socket.
 pub(crate) const NO_FD: RegistrationError = RegistrationError::NotASocket;
 

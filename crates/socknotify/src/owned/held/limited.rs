@@ -1,6 +1,5 @@
 //! [`Limited`]: a stream whose reads and writes share one time limit.
 
-use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -50,6 +49,7 @@ use crate::{EventFilter, os};
 /// # serve(&stream, b"pong").unwrap();
 /// # peer.read_exact(&mut [0; 4]).unwrap();
 /// ```
+#[derive(Debug)]
 pub struct Limited<S> {
     stream: S,
     /// Never, if the clock does not reach it.
@@ -179,15 +179,6 @@ impl<S: Write + Source> Write for Limited<S> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.stream.flush()
-    }
-}
-
-impl<S> fmt::Debug for Limited<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limited")
-            .field("end", &self.end)
-            .field("stall", &self.stall)
-            .finish_non_exhaustive()
     }
 }
 

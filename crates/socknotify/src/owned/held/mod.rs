@@ -3,9 +3,7 @@
 pub(super) mod buffered;
 pub(super) mod buffers;
 pub(super) mod limited;
-pub(super) mod linger;
 pub(super) mod outbox;
-pub(super) mod readiness;
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -80,14 +78,10 @@ impl<T> Drop for Held<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(node) = self.node.take() {
-            close(*node);
+            let socket = node.readiness.socket();
+            node.connections.retire(node.token, socket, false);
         }
     }
-}
-
-fn close<T>(node: Node<T>) {
-    let socket = node.readiness.socket();
-    node.connections.retire(node.token, socket, false);
 }
 
 impl<T> Deref for Held<T> {
@@ -105,10 +99,7 @@ impl<T> DerefMut for Held<T> {
 }
 
 /// As [`Readiness::io`] does it.
-impl<S: Stream> Read for Held<S>
-where
-    for<'a> &'a mut S: Stream,
-{
+impl<S: Stream> Read for Held<S> {
     #[inline]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let (stream, readiness) = self.split();
@@ -122,10 +113,7 @@ where
 }
 
 /// As [`Readiness::io`] does it.
-impl<S: Stream> Write for Held<S>
-where
-    for<'a> &'a mut S: Stream,
-{
+impl<S: Stream> Write for Held<S> {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (stream, readiness) = self.split();
@@ -145,51 +133,5 @@ where
 impl<T: fmt::Debug> fmt::Debug for Held<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Held").field(&**self).finish()
-    }
-}
-
-/// The port did not adopt this connection or file, and why.
-pub struct AdoptError<T> {
-    connection: T,
-    reason: io::Error,
-}
-
-impl<T> AdoptError<T> {
-    pub(in crate::owned) fn new(connection: T, reason: impl Into<io::Error>) -> Self {
-        AdoptError {
-            connection,
-            reason: reason.into(),
-        }
-    }
-
-    /// Takes the connection, or the file, back.
-    pub fn into_connection(self) -> T {
-        self.connection
-    }
-}
-
-impl<T> fmt::Display for AdoptError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the port did not adopt this: {}", self.reason)
-    }
-}
-
-impl<T> fmt::Debug for AdoptError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdoptError")
-            .field("reason", &self.reason)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<T> std::error::Error for AdoptError<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.reason)
-    }
-}
-
-impl<T> From<AdoptError<T>> for io::Error {
-    fn from(error: AdoptError<T>) -> Self {
-        error.reason
     }
 }

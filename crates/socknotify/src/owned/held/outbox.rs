@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Write};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::{fmt, mem};
 
 use crate::os::Process;
 use crate::owned::held::buffers::Progress;
-use crate::owned::slot::connections::Connections;
 use crate::owned::{Held, Id, Interest, Source};
 use crate::support::lock::lock;
 
@@ -150,15 +149,16 @@ impl Outbox {
     ///
     /// One that is adopted again needs new ones. It sends what still waits: for that it is woken.
     pub fn sender<T: Source + Send + 'static>(&self, connection: &Held<T>) -> Sender {
-        let connections: Weak<Connections<T>> = Arc::downgrade(connection.connections());
+        let (id, connections) = (connection.id(), connection.connections());
         if self.queue.lock().is_some_and(|state| state.is_awaited) {
             // By an earlier `Id`, perhaps.
-            connection.connections().cancel(connection.id());
+            connections.cancel(id);
         }
+        let connections = Arc::downgrade(connections);
         Sender {
             queue: Arc::clone(&self.queue),
-            id: connection.id(),
-            connections,
+            id,
+            wake: Arc::new(move || connections.upgrade().is_some_and(|it| it.cancel(id))),
         }
     }
 
@@ -254,19 +254,8 @@ impl Drop for Outbox {
 pub struct Sender {
     queue: Arc<Queue>,
     id: Id,
-    connections: Weak<dyn Wake + Send + Sync>,
-}
-
-/// The connections of a port, whatever their type.
-trait Wake {
-    /// False if there is none.
-    fn wake(&self, id: Id) -> bool;
-}
-
-impl<T> Wake for Connections<T> {
-    fn wake(&self, id: Id) -> bool {
-        self.cancel(id)
-    }
+    /// False if there is no such connection.
+    wake: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Sender {
@@ -280,7 +269,7 @@ impl Sender {
         let mut state = self.queue.lock_for(bytes.len())?;
         if !bytes.is_empty() && !state.is_awaited {
             // Whom this wakes waits for the lock, until they are in.
-            if !self.wake() {
+            if !(self.wake)() {
                 return Err(OutboxError::Gone);
             }
             state.is_awaited = true;
@@ -294,7 +283,7 @@ impl Sender {
         if let Some(mut state) = self.queue.lock() {
             state.has_ended = true;
             drop(state);
-            self.wake();
+            (self.wake)();
         }
     }
 
@@ -307,11 +296,6 @@ impl Sender {
     /// The connection's.
     pub fn id(&self) -> Id {
         self.id
-    }
-
-    fn wake(&self) -> bool {
-        let connections = self.connections.upgrade();
-        connections.is_some_and(|it| it.wake(self.id))
     }
 }
 

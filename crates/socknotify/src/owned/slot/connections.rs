@@ -1,7 +1,6 @@
 //! [`Connections`]: the connections of a port, by [`Id`], wherever they are.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -10,9 +9,9 @@ use super::listener::Listener;
 use crate::backend;
 use crate::engine::owned::Left;
 use crate::os::{self, Process, RawSocket};
+use crate::owned::Readiness;
 use crate::owned::slot::packet::Packet;
 use crate::owned::slot::record::{Put, Reasons, Record, Seen};
-use crate::owned::{Held, Readiness};
 pub(in crate::owned) use crate::support::drops::drop_all;
 use crate::support::lock::{self, lock};
 use crate::support::slots::{Slots, Token};
@@ -80,39 +79,17 @@ pub(in crate::owned) struct Place<T> {
     pub(in crate::owned) scheduled: u64,
 }
 
-/// What waits.
-pub(in crate::owned) enum Armed<T> {
-    Connection(Box<Node<T>>),
-    /// The listener itself stays in its slot.
-    Listener,
-}
-
-impl<T> Armed<T> {
-    pub(in crate::owned) fn connection(self) -> Option<Box<Node<T>>> {
-        match self {
-            Armed::Connection(node) => Some(node),
-            Armed::Listener => None,
-        }
-    }
-}
+/// What waits: a connection, or `None` for a listener, which stays in its slot.
+pub(in crate::owned) type Armed<T> = Option<Box<Node<T>>>;
 
 /// What stays in the slot.
 pub(in crate::owned) enum Resident<T> {
-    Shared(Box<dyn Sharing<T>>),
+    Shared(Shared<T>),
     Listener(Arc<Listener<T>>),
 }
 
-/// A reference to a shared socket. Its type requires that `T` is `Sync` only where a socket is shared, and not of all
-/// connections.
-pub(in crate::owned) trait Sharing<T>: Send + Sync {
-    fn socket(&self) -> Arc<T>;
-}
-
-impl<T: Send + Sync> Sharing<T> for Arc<T> {
-    fn socket(&self) -> Arc<T> {
-        Arc::clone(self)
-    }
-}
+/// Returns a shared socket. So `T` has to be `Sync` only where one is shared, and not for all connections.
+pub(in crate::owned) type Shared<T> = Box<dyn Fn() -> Arc<T> + Send + Sync>;
 
 /// A connection with what the port needs to know of it.
 pub(in crate::owned) struct Node<T> {
@@ -133,6 +110,18 @@ pub(in crate::owned) struct Wish {
     pub(in crate::owned) deadline: u64,
     /// It is ready at once.
     pub(in crate::owned) is_buffered: bool,
+}
+
+impl Wish {
+    /// For these conditions, without a deadline.
+    pub(in crate::owned) fn of(filter: EventFilter) -> Self {
+        Wish {
+            filter,
+            is_drained: false,
+            deadline: NEVER,
+            is_buffered: false,
+        }
+    }
 }
 
 /// What is left to do once something was put into its slot.
@@ -194,7 +183,7 @@ impl<T> Place<T> {
         }
     }
 
-    pub(in crate::owned) fn of_shared(socket: RawSocket, shared: Box<dyn Sharing<T>>) -> Self {
+    pub(in crate::owned) fn of_shared(socket: RawSocket, shared: Shared<T>) -> Self {
         Place {
             resident: Some(Box::new(Resident::Shared(shared))),
             ..Place::of_connection(socket)
@@ -212,7 +201,7 @@ impl<T> Place<T> {
     /// The shared socket.
     pub(in crate::owned) fn shared(&self) -> Option<Arc<T>> {
         match self.resident.as_deref() {
-            Some(Resident::Shared(shared)) => Some(shared.socket()),
+            Some(Resident::Shared(shared)) => Some(shared()),
             _ => None,
         }
     }
@@ -275,17 +264,9 @@ impl<T> Connections<T> {
     /// Count one more, if there are fewer than this listener's limit. Otherwise it is woken when the number falls below that.
     pub(in crate::owned) fn reserve(&self, listener: &Listener<T>) -> Option<Room<'_, T>> {
         let limit = listener.listening.limit;
-        let count = || {
-            let mut count = self.count.load(Ordering::SeqCst);
-            while count < limit {
-                let (this, next) = (&self.count, count + 1);
-                match this.compare_exchange(count, next, Ordering::SeqCst, Ordering::SeqCst) {
-                    Ok(_) => return true,
-                    Err(other) => count = other,
-                }
-            }
-            false
-        };
+        let (count, order) = (&self.count, Ordering::SeqCst);
+        let next = |count| (count < limit).then_some(count + 1);
+        let count = || count.fetch_update(order, order, next).is_ok();
         let is_counted = count() || {
             // One may have ended before this, and not have seen it. If so, the listener is woken once too often: another thread
             // may have seen it full, and have it pause.
@@ -310,7 +291,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Wake the listeners that pause, and need not any more.
+    /// Wake the listeners that pause: they find out whether they need not any more.
     ///
     /// Not the others: to accept counts one connection more for a moment, also if none waits, and then one less. So two
     /// listeners with different limits would wake each other for ever.
@@ -325,16 +306,7 @@ impl<T> Connections<T> {
             let Some(Resident::Listener(listener)) = place.resident.as_deref() else {
                 continue;
             };
-            if !listener.is_full() {
-                continue;
-            }
-            let has_room = || self.count() < listener.listening.limit;
-            let resumes = has_room() || {
-                // One may have ended before this, and not have seen it.
-                self.is_full.store(true, Ordering::SeqCst);
-                has_room()
-            };
-            if resumes && listener.set_full(false) {
+            if listener.set_full(false) {
                 self.interrupt(self.slots.key(token), &mut place, Reasons::RESUMED);
             }
         }
@@ -376,9 +348,9 @@ impl<T> Connections<T> {
             return Err((node, None));
         };
         let key = self.slots.key(node.token);
-        let put = self.put_into(&mut place, key, Armed::Connection(node), wish);
+        let put = self.put_into(&mut place, key, Some(node), wish);
         put.map_err(|(armed, error)| {
-            let node = armed.connection().expect("it was put");
+            let node = armed.expect("it was put");
             // A port that is being closed refuses everything.
             (node, error.filter(|_| !self.closed.load(Ordering::SeqCst)))
         })
@@ -430,8 +402,9 @@ impl<T> Connections<T> {
             return Err(node);
         };
         let key = self.slots.key(node.token);
-        let armed = Armed::Connection(node);
-        Ok(place.record.put_reported(armed, Reasons::ACCEPTED, key))
+        Ok(place
+            .record
+            .put_reported(Some(node), Reasons::ACCEPTED, key))
     }
 
     /// Arm a listener again. Nothing if it was closed.
@@ -440,7 +413,7 @@ impl<T> Connections<T> {
         if self.closed.load(Ordering::SeqCst) || place.record.is_waiting() {
             return None;
         }
-        self.put_into(&mut place, key, Armed::Listener, wish).ok()
+        self.put_into(&mut place, key, None, wish).ok()
     }
 
     /// Have a thread look at a slot, before it takes what came earlier. False if there is no memory for a packet, or the
@@ -497,14 +470,7 @@ impl<T> Connections<T> {
         if self.closed.load(Ordering::SeqCst) {
             return None;
         }
-        let node = place.record.take_armed()?.connection()?;
-        drop(place);
-        if node.readiness.is_lingering() {
-            // Nobody waits for it. Dropping it runs the caller's code.
-            drop_all([Held::from_node(node)]);
-            return None;
-        }
-        Some(node)
+        place.record.take_armed()?
     }
 
     /// Take a connection out of its slot, unless a thread has dequeued its event.
@@ -516,7 +482,7 @@ impl<T> Connections<T> {
         }
         let (system, socket, key) = (self.port.system(), place.socket, self.slots.key(id.0));
         let claim = |arming| system.claim_owned(socket, key, arming);
-        place.record.take_out(claim)?.connection()
+        place.record.take_out(claim)?
     }
 
     /// End the wait of something for this reason, or the next one. False if there was no memory for a packet.
@@ -583,10 +549,10 @@ impl<T> Connections<T> {
     }
 
     /// The same for entries that do not count as connections.
-    pub(in crate::owned) fn forget(&self, token: Token, socket: RawSocket, stays_open: bool) {
+    fn forget(&self, token: Token, socket: RawSocket, stays_open: bool) -> Option<Place<T>> {
         let system = self.port.system();
         system.release(socket, self.slots.key(token), stays_open);
-        self.slots.remove(token);
+        self.slots.remove(token)
     }
 
     /// A listener is about to be registered.
@@ -630,13 +596,9 @@ impl<T> Connections<T> {
         let socket = place.socket;
         drop(place);
         // To drop it runs the caller's code.
-        let forget = || self.forget(token, socket, false);
-        let forgotten = catch_unwind(AssertUnwindSafe(forget));
+        drop_all([self.forget(token, socket, false)]);
         lock(&self.listeners).retain(|&other| other != token);
         self.end_if_drained();
-        if let Err(panic) = forgotten {
-            resume_unwind(panic);
-        }
     }
 
     /// Whether a connection waits for this listener.
@@ -669,7 +631,7 @@ impl<T> Connections<T> {
                 // It is closed only once it has left its slot, which is locked.
                 os::shut_down(place.socket);
             }
-            left.extend(place.record.take_any().and_then(Armed::connection));
+            left.extend(place.record.take_any().flatten());
             residents.extend(std::mem::take(&mut *place).resident.map(|it| *it));
         }
         residents

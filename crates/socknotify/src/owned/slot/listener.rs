@@ -3,17 +3,17 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::os;
 use crate::owned::{Interest, Source};
-use crate::{EventFilter, os};
 
 /// How long a listener pauses when the system is out of descriptors or memory.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(in crate::owned) const PAUSE: Duration = Duration::from_millis(50);
 
-/// That many errors in a row are not those of single connections, whatever they say: a filter of system calls may refuse them
-/// all, and leave the connections where they are.
-const MAX_FAILED: usize = 1024;
+/// An error may be that of one connection, whose peer has gone. That many in a row are not: the system is out of something, or a
+/// filter of system calls refuses them all.
+pub(in crate::owned) const MAX_FAILED: usize = 16;
 
 /// How many times a listener that is to be closed tries to accept what waits: for about a second.
 const LAST_TRIES: usize = 20;
@@ -126,60 +126,38 @@ impl From<Interest> for Listening {
 }
 
 /// Accepts a connection. Once there is one, it calls what it is given, and then the caller's function.
-type Accept<T> = dyn Fn(&mut dyn FnMut()) -> io::Result<T> + Send + Sync;
+pub(in crate::owned) type Accept<T> = dyn Fn(&mut dyn FnMut()) -> io::Result<T> + Send + Sync;
 
-/// Whether this error of accepting says that no connection waits.
-pub(in crate::owned) fn is_none(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock
+/// Why a listener accepts no more for now.
+pub(in crate::owned) enum Stop {
+    /// It was another's turn, or the port was closed.
+    Enough,
+    /// No connection waits.
+    Drained,
+    /// The port has as many as it may.
+    Full,
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Stop::Drained,
+            _ => Stop::Failed(error),
+        }
+    }
 }
 
 /// A listener of a port.
 pub(in crate::owned) struct Listener<T> {
     pub(in crate::owned) listening: Listening,
-    accept: Box<Accept<T>>,
+    pub(in crate::owned) accept: Box<Accept<T>>,
     /// It cannot accept, and that was reported.
-    has_stopped: AtomicBool,
+    has_failed: AtomicBool,
     /// It pauses until the port has fewer connections.
     is_full: AtomicBool,
-    /// Connections that have failed one after the other.
-    failed: AtomicUsize,
-    /// How many times it was [about to be closed](Self::end).
+    /// How many times it was [about to be closed](Self::tries_again).
     ends: AtomicUsize,
-}
-
-/// The result of accepting.
-#[derive(Debug)]
-pub(in crate::owned) struct Round {
-    /// What to arm it for.
-    pub(in crate::owned) filter: EventFilter,
-    pub(in crate::owned) until: Option<Instant>,
-    /// None was left.
-    pub(in crate::owned) is_drained: bool,
-    /// The listener can accept: one was accepted, or none was left.
-    pub(in crate::owned) accepts: bool,
-    /// Why it pauses.
-    pub(in crate::owned) error: Option<io::Error>,
-}
-
-impl Default for Round {
-    fn default() -> Self {
-        Round {
-            filter: EventFilter::IN,
-            until: None,
-            is_drained: false,
-            accepts: false,
-            error: None,
-        }
-    }
-}
-
-impl Round {
-    /// Pause, for this reason.
-    pub(in crate::owned) fn pause(&mut self, error: io::Error) {
-        self.filter = EventFilter::NONE;
-        self.until = Instant::now().checked_add(PAUSE);
-        self.error = Some(error);
-    }
 }
 
 impl<T> Listener<T> {
@@ -196,51 +174,15 @@ impl<T> Listener<T> {
         Listener {
             listening,
             accept: Box::new(accept),
-            has_stopped: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
-            failed: AtomicUsize::new(0),
             ends: AtomicUsize::new(0),
         }
     }
 
-    /// Accept a connection. Once there is one, `accepted` is called, and then the caller's function.
-    pub(in crate::owned) fn accept(&self, mut accepted: impl FnMut()) -> io::Result<T> {
-        (self.accept)(&mut || {
-            self.failed.store(0, Ordering::Relaxed);
-            accepted();
-        })
-    }
-
-    /// Whether this error is that of one connection, and the next one may be accepted.
-    pub(in crate::owned) fn goes_on_after(&self, error: &io::Error) -> bool {
-        use io::ErrorKind::*;
-        match error.kind() {
-            // Its peer has closed it before it was accepted.
-            ConnectionAborted | ConnectionReset | NotConnected | Interrupted => true,
-            kind => {
-                let is_of_one = matches!(
-                    kind,
-                    PermissionDenied
-                        | TimedOut
-                        | HostUnreachable
-                        | NetworkUnreachable
-                        | NetworkDown
-                );
-                (is_of_one || os::is_of_one_connection(error))
-                    && self.failed.fetch_add(1, Ordering::Relaxed) < MAX_FAILED
-            }
-        }
-    }
-
-    /// Afterwards: whether the listener has stopped accepting, or accepts again. `None` if that was so before.
-    pub(in crate::owned) fn change(&self, round: &Round) -> Option<bool> {
-        let has_stopped = match (&round.error, round.accepts) {
-            (Some(_), _) => true,
-            (None, true) => false,
-            (None, false) => return None,
-        };
-        let before = self.has_stopped.swap(has_stopped, Ordering::Relaxed);
-        (before != has_stopped).then_some(has_stopped)
+    /// Note whether it cannot accept. Returns whether that was noted before.
+    pub(in crate::owned) fn set_failed(&self, has_failed: bool) -> bool {
+        self.has_failed.swap(has_failed, Ordering::Relaxed)
     }
 
     /// Note whether it pauses until the port has fewer connections. Returns whether it did.
@@ -248,12 +190,8 @@ impl<T> Listener<T> {
         self.is_full.swap(is_full, Ordering::SeqCst)
     }
 
-    pub(in crate::owned) fn is_full(&self) -> bool {
-        self.is_full.load(Ordering::SeqCst)
-    }
-
     /// It is about to be closed. False if this is the last time that it tries.
-    pub(in crate::owned) fn end(&self) -> bool {
+    pub(in crate::owned) fn tries_again(&self) -> bool {
         self.ends.fetch_add(1, Ordering::Relaxed) + 1 < LAST_TRIES
     }
 

@@ -22,8 +22,6 @@ pub(in crate::owned) enum Packet {
     Message,
     /// A deadline may have passed.
     Timer,
-    /// There is one for each notice in the list of notices.
-    Notice,
     /// An operation on a file has completed: the overlapped value says which.
     Operation,
     /// The system reports something about an operation on a file.
@@ -31,10 +29,9 @@ pub(in crate::owned) enum Packet {
 }
 
 /// The packets of the port itself.
-const OF_PORT: [Packet; 5] = [
+const OF_PORT: [Packet; 4] = [
     Packet::Message,
     Packet::Timer,
-    Packet::Notice,
     Packet::Operation,
     Packet::KernelIo,
 ];

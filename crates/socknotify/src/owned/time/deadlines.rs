@@ -53,6 +53,11 @@ impl Deadlines {
         ticks.saturating_add(parts.into()).min(NEVER - 1)
     }
 
+    /// When a tick begins. `None` if the clock does not reach that.
+    pub(in crate::owned) fn time(&self, tick: u64) -> Option<Instant> {
+        self.start.checked_add(Duration::from_millis(tick))
+    }
+
     /// The tick that has begun.
     pub(in crate::owned) fn now(&self) -> u64 {
         self.start.elapsed().as_millis() as u64

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::EventFilter;
 use crate::owned::port::Shared;
-use crate::owned::slot::connections::{NEVER, Node, Wish};
+use crate::owned::readiness::Phase;
+use crate::owned::slot::connections::{NEVER, Node};
 use crate::owned::slot::record::Reasons;
 use crate::owned::{Held, Interest, Source, Worker};
 
@@ -76,21 +76,19 @@ impl<T: Source, M> Worker<T, M> {
             return;
         }
         let mut node = connection.into_node();
-        node.readiness.begin_to_linger();
+        node.readiness.phase = Phase::Lingering;
         self.arm(Held::from_node(node), Interest::IN.within(within));
     }
 }
 
 /// A connection that lingers has had an event, or was interrupted for this reason.
 #[cold]
-pub(in crate::owned) fn on_event<T: Source, M>(
+pub(super) fn on_event<T: Source, M>(
     shared: &Shared<T, M>,
     node: Box<Node<T>>,
     reason: Option<Reasons>,
 ) {
-    let connections = &shared.connections;
-    let token = node.token;
-    let place = connections.slots.get(token);
+    let place = shared.connections.slots.get(node.token);
     let deadline = place.map_or(NEVER, |place| place.deadline);
     let is_late = deadline <= shared.deadlines.now();
     // Asking for its socket may panic, and closes it then.
@@ -100,27 +98,12 @@ pub(in crate::owned) fn on_event<T: Source, M>(
         None => is_late || discard(&SockRef::from(&held.socket())),
         Some(_) => is_late,
     };
-    if is_over {
-        return drop(held);
-    }
-    let wish = Wish {
-        filter: EventFilter::IN,
-        is_drained: false,
-        deadline,
-        is_buffered: false,
-    };
-    match connections.put(held.into_node(), &wish) {
-        Ok(to_do) => {
-            if to_do.is_late {
-                shared.schedule(token);
-            }
-            let Some(arm) = to_do.arm() else { return };
-            if connections.port.register(arm).is_err() {
-                let node = connections.take_back(connections.slots.key(token));
-                drop(node.map(Held::from_node));
-            }
-        }
-        Err((node, _)) => drop(Held::from_node(node)),
+    if !is_over {
+        let until = shared.deadlines.time(deadline);
+        shared.arm(
+            held,
+            until.map_or(Interest::IN, |it| Interest::IN.until(it)),
+        );
     }
 }
 

@@ -54,12 +54,12 @@ pub struct Readiness {
     socket: RawSocket,
     /// Of IN and OUT, the conditions that held no more when the thread was done, as the bits of a filter.
     spent: u8,
-    phase: Phase,
+    pub(super) phase: Phase,
 }
 
 /// Who has the events of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Open,
     /// It is not known yet to be connected, or not to be.
     Connecting,
@@ -68,7 +68,7 @@ enum Phase {
 }
 
 impl Readiness {
-    pub(in crate::owned) fn new(socket: RawSocket) -> Self {
+    pub(super) fn new(socket: RawSocket) -> Self {
         Readiness {
             socket,
             spent: 0,
@@ -76,41 +76,15 @@ impl Readiness {
         }
     }
 
-    /// Whether the caller has its events as they are.
-    #[inline]
-    pub(in crate::owned) fn is_open(&self) -> bool {
-        self.phase == Phase::Open
-    }
-
-    pub(in crate::owned) fn is_connecting(&self) -> bool {
-        self.phase == Phase::Connecting
-    }
-
-    pub(in crate::owned) fn is_lingering(&self) -> bool {
-        self.phase == Phase::Lingering
-    }
-
-    pub(in crate::owned) fn open(&mut self) {
-        self.phase = Phase::Open;
-    }
-
-    pub(in crate::owned) fn begin_to_connect(&mut self) {
-        self.phase = Phase::Connecting;
-    }
-
-    pub(in crate::owned) fn begin_to_linger(&mut self) {
-        self.phase = Phase::Lingering;
-    }
-
     /// The number that the connection was adopted under.
     #[inline]
-    pub(in crate::owned) fn socket(&self) -> RawSocket {
+    pub(super) fn socket(&self) -> RawSocket {
         self.socket
     }
 
     /// Whether none of these conditions held any more when this was noted. From here on nothing is known.
     #[inline]
-    pub(in crate::owned) fn take(&mut self, filter: EventFilter) -> bool {
+    pub(super) fn take(&mut self, filter: EventFilter) -> bool {
         let spent = EventFilter::from_bits_retain(std::mem::take(&mut self.spent).into());
         let asked = filter & (EventFilter::IN | EventFilter::OUT);
         spent.contains(asked)
@@ -191,9 +165,6 @@ impl sealed::Stream for TcpStream {
 impl sealed::Stream for &TcpStream {
     const ENDS_SHORT: bool = true;
 }
-impl sealed::Stream for &mut TcpStream {
-    const ENDS_SHORT: bool = true;
-}
 #[cfg(unix)]
 impl sealed::Stream for UnixStream {
     const ENDS_SHORT: bool = false;
@@ -202,9 +173,8 @@ impl sealed::Stream for UnixStream {
 impl sealed::Stream for &UnixStream {
     const ENDS_SHORT: bool = false;
 }
-#[cfg(unix)]
-impl sealed::Stream for &mut UnixStream {
-    const ENDS_SHORT: bool = false;
+impl<S: sealed::Stream> sealed::Stream for &mut S {
+    const ENDS_SHORT: bool = S::ENDS_SHORT;
 }
 
 /// A stream whose reads and writes are noted: see [`Readiness::io`].
