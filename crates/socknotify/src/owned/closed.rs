@@ -43,17 +43,6 @@ impl<T, M> Closed<T, M> {
     }
 }
 
-impl<T, M> Default for Closed<T, M> {
-    fn default() -> Self {
-        Closed {
-            connections: Vec::new(),
-            operations: Vec::new(),
-            left_behind: 0,
-            messages: Vec::new(),
-        }
-    }
-}
-
 impl<T, M> Deref for Closed<T, M> {
     type Target = Vec<T>;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::slot::connections::{Place, Wish};
+use super::slot::connections::{Place, Resident, Wish};
 use super::slot::listener::Listener;
 use super::slot::packet::Packet;
 use super::slot::record::Reasons;
@@ -73,7 +73,7 @@ impl<T: Source, M> Port<T, M> {
             return Err(Error::Closed.into());
         }
         let listener = Arc::new(Listener::new(listener, listening.into(), make));
-        let place = Place::of_listener(socket, Arc::clone(&listener));
+        let place = Place::new(socket, Some(Resident::Listener(listener)));
         let token = connections.slots.insert(place);
         let token = token.ok_or(RegistrationError::LimitReached)?;
         let key = connections.slots.key(token);

@@ -51,6 +51,7 @@ pub(super) enum Message<T, M> {
     Due(Weak<Make<M>>),
     /// The system refuses to watch a connection.
     Refused(Held<T>, RegistrationError),
+    Accepted(Held<T>),
     NotAccepting(Id, io::Error),
     Accepting(Id),
     /// Of a listener.
@@ -65,6 +66,7 @@ impl<T, M> Message<T, M> {
             Message::Result(result) => of_result(result),
             Message::Due(make) => of_result(call(&make)?),
             Message::Refused(held, error) => Event::Refused(held, error),
+            Message::Accepted(held) => Event::Accepted(held),
             Message::NotAccepting(id, error) => Event::NotAccepting(id, error),
             Message::Accepting(id) => Event::Accepting(id),
             Message::Panicked(id, panic) => Event::Panicked(Some(id), panic),
@@ -274,10 +276,9 @@ impl<T, M> Shared<T, M> {
         !self.connections.is_closed() && self.timers.cancel(&self.deadlines, timer)
     }
 
-    /// TIMER was dequeued. Returns whether the time of draining is over.
-    pub(super) fn ring(&self) -> bool {
+    /// TIMER was dequeued.
+    pub(super) fn ring(&self) {
         let due = self.deadlines.expire(&self.connections);
-        let mut is_drain_over = false;
         for action in self.timers.ring(&self.connections, &self.deadlines, due) {
             match action {
                 Action::Send(message) => self.notify(Message::Sent(message)),
@@ -286,12 +287,9 @@ impl<T, M> Shared<T, M> {
                     // It may have been cancelled meanwhile, and dropping it runs the caller's code.
                     drop_all([make]);
                 }
-                Action::EndDrain => is_drain_over = true,
-                Action::Expire(id) => {
-                    self.files.cancel(id, Reason::Deadline);
-                }
+                Action::EndDrain => drop_all(self.connections.end(true)),
+                Action::Expire(id) => _ = self.files.cancel(id, Reason::Deadline),
             }
         }
-        is_drain_over
     }
 }

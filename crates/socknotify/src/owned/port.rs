@@ -9,17 +9,17 @@ use std::{fmt, io};
 
 use super::messages::Message;
 use super::readiness::Phase;
-use super::slot::connections::{Connections, NEVER, Node, Place, Room, ToDo, Wish, drop_all};
+use super::slot::connections::{
+    Connections, NEVER, Node, Place, Resident, Room, ToDo, Wish, drop_all,
+};
 use super::slot::record::Reasons;
 use super::source::{Source, raw};
 use super::time::deadlines::Deadlines;
 use super::time::timers::Timers;
 use super::{AdoptError, Closed, FileDriver, Held, Id, Interest, Readiness};
 use crate::files::{DEFAULT_THREADS, Helpers, Operations};
-use crate::os::RawSocket;
 use crate::owned::serve::crew::Crew;
 use crate::support::lock;
-use crate::support::slots::Token;
 use crate::{
     CompletionPort, Error, EventFilter, RegisterError, Registration, RegistrationError, Snapshot,
     Trigger,
@@ -96,8 +96,8 @@ impl<T: Source, M> Port<T, M> {
     /// Returns the connection if it is no socket, if it is registered with this or another port already, or if the
     /// port is closed.
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
-        self.shared
-            .adopt(self.shared.connections.connection_began(), connection)
+        let room = self.shared.connections.connection_began();
+        self.shared.adopt(room, connection, false)
     }
 
     /// Registers any descriptor that the system can watch, and returns it held: a pipe, a terminal, a `signalfd`,
@@ -134,10 +134,8 @@ impl<T: Source, M> Port<T, M> {
     /// ```
     #[cfg(unix)]
     pub fn adopt_descriptor(&self, descriptor: T) -> Result<Held<T>, AdoptError<T>> {
-        let connections = &self.shared.connections;
-        let adopt = |number, key| connections.port.system().adopt_any(number, key, true);
-        self.shared
-            .adopt_by(connections.connection_began(), descriptor, adopt)
+        let room = self.shared.connections.connection_began();
+        self.shared.adopt(room, descriptor, true)
     }
 
     /// Arms one connection at once. In a worker use [`Worker::arm`](super::Worker::arm), which arms any number of
@@ -177,7 +175,8 @@ impl<T: Source, M> Port<T, M> {
         let filter = interest.filter;
         let mut enable = Registration::enable(&descriptor, 0, filter, trigger.into());
         let shared = Arc::clone(&socket);
-        let place = Place::of_shared(enable.raw_socket(), Box::new(move || Arc::clone(&shared)));
+        let shared = Box::new(move || Arc::clone(&shared));
+        let place = Place::new(enable.raw_socket(), Some(Resident::Shared(shared)));
         let token = connections
             .slots
             .insert(place)
@@ -450,7 +449,7 @@ impl<T, M> Shared<T, M> {
         T: Source,
     {
         assert!(
-            connection.is_of(&self.connections),
+            Arc::ptr_eq(connection.connections(), &self.connections),
             "a connection is armed in the port that adopted it"
         );
         let filter = interest.filter;
@@ -468,11 +467,10 @@ impl<T, M> Shared<T, M> {
             deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
             is_buffered: has_buffered && node.readiness.phase != Phase::Lingering,
         };
-        let token = node.token;
         match self.connections.put(node, &wish) {
             Ok(to_do) => {
                 if to_do.is_late {
-                    self.schedule(token);
+                    self.deadlines.schedule(&self.connections, to_do.key);
                 }
                 Some(to_do)
             }
@@ -487,26 +485,12 @@ impl<T, M> Shared<T, M> {
         }
     }
 
-    #[cold]
-    pub(super) fn schedule(&self, token: Token) {
-        let key = self.connections.slots.key(token);
-        self.deadlines.schedule(&self.connections, key);
-    }
-
     /// Give a connection its place in the port, for which there is room.
-    pub(super) fn adopt(&self, room: Room<'_, T>, connection: T) -> Result<Held<T>, AdoptError<T>>
-    where
-        T: Source,
-    {
-        let system = self.connections.port.system();
-        self.adopt_by(room, connection, |socket, key| system.adopt(socket, key))
-    }
-
-    fn adopt_by(
+    pub(super) fn adopt(
         &self,
         room: Room<'_, T>,
         connection: T,
-        adopt: impl FnOnce(RawSocket, usize) -> Result<Result<(), RegistrationError>, Error>,
+        is_descriptor: bool,
     ) -> Result<Held<T>, AdoptError<T>>
     where
         T: Source,
@@ -517,10 +501,16 @@ impl<T, M> Shared<T, M> {
             return Err(AdoptError::new(connection, error));
         }
         // It is in its slot before the port can be closed, and so is found when it is.
-        let Some(token) = connections.slots.insert(Place::of_connection(socket)) else {
+        let Some(token) = connections.slots.insert(Place::new(socket, None)) else {
             return Err(AdoptError::new(connection, RegistrationError::LimitReached));
         };
-        let adopted = adopt(socket, connections.slots.key(token)).map_err(RegisterError::from);
+        let (system, key) = (connections.port.system(), connections.slots.key(token));
+        let adopted = match is_descriptor {
+            #[cfg(unix)]
+            true => system.adopt_any(socket, key, true),
+            _ => system.adopt(socket, key),
+        };
+        let adopted = adopted.map_err(RegisterError::from);
         if let Err(error) = adopted.and_then(|entry| Ok(entry?)) {
             connections.slots.remove(token);
             let error = connections
@@ -545,30 +535,32 @@ impl<T, M> Shared<T, M> {
     }
 
     fn close(&self) -> Closed<T, M> {
+        let mut closed = Closed {
+            connections: Vec::new(),
+            operations: Vec::new(),
+            left_behind: 0,
+            messages: Vec::new(),
+        };
         if !self.connections.is_here() {
-            return Closed::default();
+            return closed;
         }
         let (armed, residents) = self.connections.close();
         self.helpers.close();
-        let (operations, left_behind) = self.files.close_owned();
-        let mut messages = Vec::new();
+        (closed.operations, closed.left_behind) = self.files.close_owned();
+        let armed = armed.into_iter().map(Held::from_node);
+        closed.connections.extend(armed.map(Held::into_inner));
         for message in lock::take(&self.messages) {
             match message {
-                Message::Sent(message) | Message::Result(Ok(message)) => messages.push(message),
+                Message::Sent(message) | Message::Result(Ok(message)) => {
+                    closed.messages.push(message);
+                }
+                Message::Accepted(held) => closed.connections.push(held.into_inner()),
                 other => drop_all([other]),
             }
         }
-        let connections = armed.into_iter();
-        let connections = connections.map(|node| Held::from_node(node).into_inner());
-        let connections = connections.collect();
         // These may refer to the port: no lock is held here, and no connection left in it.
         drop_all(residents);
         self.timers.clear();
-        Closed {
-            connections,
-            operations,
-            left_behind,
-            messages,
-        }
+        closed
     }
 }

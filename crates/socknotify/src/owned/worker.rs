@@ -134,13 +134,8 @@ impl<T: Source, M> Worker<T, M> {
     pub fn arm(&mut self, connection: Held<T>, interest: Interest) {
         if let Some(to_do) = self.shared.put(connection, interest) {
             self.is_any_new |= to_do.is_new;
-            self.gather(&to_do);
+            gather(&mut self.polls, &mut self.registrations, &to_do);
         }
-    }
-
-    #[inline]
-    fn gather(&mut self, to_do: &ToDo) {
-        gather(&mut self.polls, &mut self.registrations, to_do);
     }
 
     /// Begins an operation on a file, as [`Port::begin`] does. It may wait for the next [`process`](Self::process),
@@ -174,7 +169,7 @@ impl<T: Source, M> Worker<T, M> {
         self.process_beside(timeout, &mut |_| {})
     }
 
-    /// The same. Before functions of listeners and timers run, which may block, this calls `on_busy` with true: the thread waits
+    /// The same. Before functions of listeners run, which may block, this calls `on_busy` with true: the thread waits
     /// no more. Before it waits again, with false.
     pub(super) fn process_beside(
         &mut self,
@@ -205,8 +200,6 @@ impl<T: Source, M> Worker<T, M> {
                     }
                     // There was only a tick of the timer, or stale packets.
                 }
-                // One was refused, which is reported by a packet.
-                Err(Error::TimedOut) if self.take_back_refused() => {}
                 Err(Error::TimedOut) => return Ok(0),
                 Err(error) => return Err(error),
             }
@@ -232,9 +225,7 @@ impl<T: Source, M> Worker<T, M> {
     /// Arm what was handed back, without waiting.
     #[cold]
     fn submit(&mut self) -> Result<(), Error> {
-        let outcome = self.call(0, Some(Duration::ZERO).into());
-        self.take_back_refused();
-        outcome.map(drop)
+        self.call(0, Some(Duration::ZERO).into()).map(drop)
     }
 
     /// Arm what was handed back, and dequeue this much. Returns how much there is.
@@ -250,8 +241,11 @@ impl<T: Source, M> Worker<T, M> {
             deadline,
             Some(caller),
         );
-        if outcome.is_ok() {
-            self.take_back_refused();
+        match outcome {
+            // One was refused, which is reported by a packet.
+            Err(Error::TimedOut) if self.take_back_refused() => return Ok(0),
+            Ok(_) => _ = self.take_back_refused(),
+            Err(_) => {}
         }
         outcome
     }
@@ -263,23 +257,16 @@ impl<T: Source, M> Worker<T, M> {
     /// Take back the connections that the system refuses to watch. True if there is one.
     fn take_back_refused(&mut self) -> bool {
         self.is_any_new = false;
-        let mut is_any_refused = false;
-        if self.registrations.iter().any(|it| it.result().is_err()) {
-            is_any_refused = true;
-            let registrations = std::mem::take(&mut self.registrations);
-            for registration in &registrations {
-                if let Err(error) = registration.result() {
-                    self.on_refused(registration.completion_key, error);
-                }
+        self.polls.clear();
+        let mut refused = std::mem::take(&mut self.polls.refused);
+        for registration in self.registrations.drain(..) {
+            if let Err(error) = registration.result() {
+                refused.push((registration.completion_key, error));
             }
         }
-        self.registrations.clear();
-        self.polls.clear();
-        if !self.polls.refused.is_empty() {
-            is_any_refused = true;
-            for (key, error) in std::mem::take(&mut self.polls.refused) {
-                self.on_refused(key, error);
-            }
+        let is_any_refused = !refused.is_empty();
+        for (key, error) in refused {
+            self.on_refused(key, error);
         }
         is_any_refused
     }
@@ -291,10 +278,7 @@ impl<T: Source, M> Worker<T, M> {
         if let Some(node) = connections.take_back(key) {
             return self.shared.refuse(node, error);
         }
-        // Closing it drops the last reference to it.
-        let listener = connections.listener(key);
-        if let Some(id) = listener.filter(|_| !self.shared.connections.is_closed()) {
-            self.shared.connections.close_listener(key);
+        if let Some(id) = connections.close_listener(key) {
             self.shared.notify(Message::NotAccepting(id, error.into()));
         }
     }
@@ -350,29 +334,20 @@ impl<T: Source, M> Worker<T, M> {
             // What was interrupted, and is not any more: this thread may not call again soon.
             let _ = self.submit();
         }
-        let is_drain_over = is_timer_among && self.shared.ring();
-        if !self.listeners.is_empty() || is_drain_over {
-            self.call_functions(is_drain_over, on_busy);
+        if is_timer_among {
+            self.shared.ring();
+        }
+        if !self.listeners.is_empty() {
+            on_busy(true);
+            self.accept();
+            if self.left.is_empty() {
+                on_busy(false);
+            }
         }
         self.left.len()
     }
 
-    /// Call the caller's functions, of listeners, and drop what is left at the end of draining.
-    #[cold]
-    fn call_functions(&mut self, is_drain_over: bool, on_busy: &mut dyn FnMut(bool)) {
-        on_busy(true);
-        if is_drain_over {
-            drop_all(self.shared.connections.end(true));
-        }
-        self.accept();
-        if self.left.is_empty() {
-            on_busy(false);
-        }
-    }
-
-    /// Accept from the listeners that were reported.
-    ///
-    /// Making a connection and dropping a listener run the caller's code. If that panics, an event reports it.
+    /// Accept from the listeners that were reported. This runs the caller's code.
     #[cold]
     fn accept(&mut self) {
         for entry in std::mem::take(&mut self.listeners) {
@@ -389,12 +364,11 @@ impl<T: Source, M> Worker<T, M> {
     fn accept_for(&mut self, entry: &Entry) {
         let shared = Arc::clone(&self.shared);
         let (connections, key) = (&shared.connections, entry.completion_key);
-        let Some((id, listener, reasons)) = connections.take_listener(entry) else {
+        let Some((id, listener, reason)) = connections.take_listener(entry) else {
             return;
         };
-        let is_last = connections.is_draining()
-            || reasons.intersects(Reasons::CANCELLED)
-            || listener.is_ending();
+        let is_last =
+            connections.is_draining() || reason == Some(Reasons::CANCELLED) || listener.is_ending();
         // One that ends is not armed for others meanwhile.
         let mut is_armed = is_last;
         let stop = self.accept_from(key, id, &listener, is_last, &mut is_armed);
@@ -422,7 +396,8 @@ impl<T: Source, M> Worker<T, M> {
                 _ => {}
             }
             drop_all([listener]);
-            return connections.close_listener(key);
+            connections.close_listener(key);
+            return;
         }
         let is_failed = matches!(stop, Stop::Failed(_));
         let is_change = !matches!(stop, Stop::Full) && listener.set_failed(is_failed) != is_failed;
@@ -487,10 +462,10 @@ impl<T: Source, M> Worker<T, M> {
             }
         })?;
         // If it is not adopted, the port was closed meanwhile.
-        if let Ok(held) = shared.adopt(room, connection) {
+        if let Ok(held) = shared.adopt(room, connection, false) {
             match listener.listening.interest {
                 Some(interest) => self.arm(held, interest),
-                None => self.report_accepted(held),
+                None => shared.notify(Message::Accepted(held)),
             }
         }
         Ok(())
@@ -503,16 +478,7 @@ impl<T: Source, M> Worker<T, M> {
             if to_do.is_late {
                 shared.deadlines.schedule(&shared.connections, key);
             }
-            self.gather(&to_do);
-        }
-    }
-
-    fn report_accepted(&mut self, connection: Held<T>) {
-        let connections = &self.shared.connections;
-        match connections.put_accepted(connection.into_node()) {
-            // If the port is closed, that takes it.
-            Ok(packet) => drop(connections.port.post(packet)),
-            Err(node) => drop(Held::from_node(node)),
+            gather(&mut self.polls, &mut self.registrations, &to_do);
         }
     }
 
@@ -586,7 +552,7 @@ impl<T: Source, M> Worker<T, M> {
         for index in &mut self.left {
             let packet = self.entries[index];
             self.taking.take(packet.completion_key);
-            let event = self.shared.event(packet, &mut self.handled);
+            let event = self.shared.event(packet, &mut self.handled, &self.taking);
             if event.is_some() {
                 return event;
             }
@@ -631,7 +597,6 @@ fn other_event<T: Source, M>(
             }
         }
         Some(Reasons::DRAINING) => Event::Draining(Held::from_node(node)),
-        Some(Reasons::ACCEPTED) => Event::Accepted(Held::from_node(node)),
         Some(_) => Event::Cancelled(Held::from_node(node)),
     }
 }
@@ -639,10 +604,10 @@ fn other_event<T: Source, M>(
 impl<T: Source, M> Shared<T, M> {
     /// The event of a packet, unless what it refers to is gone. Results of work are counted.
     #[inline(always)]
-    fn event(&self, packet: Entry, results: &mut usize) -> Option<Event<T, M>> {
+    fn event(&self, packet: Entry, results: &mut usize, taking: &Taking) -> Option<Event<T, M>> {
         let place = self.connections.slots.get_by_key(packet.completion_key);
         let Some(mut place) = place else {
-            return self.event_of_port(&packet, results);
+            return self.event_of_port(&packet, results, taking);
         };
         let Some((Some(node), reason)) = place.record.take(&packet) else {
             let is_shared = place.resident.is_some();
@@ -666,12 +631,21 @@ impl<T: Source, M> Shared<T, M> {
 
     /// The event of a packet of the port itself.
     #[cold]
-    fn event_of_port(&self, packet: &Entry, results: &mut usize) -> Option<Event<T, M>> {
+    fn event_of_port(
+        &self,
+        packet: &Entry,
+        results: &mut usize,
+        taking: &Taking,
+    ) -> Option<Event<T, M>> {
         match Packet::of_port(packet, &self.connections.slots)? {
             Packet::Message => {
                 let message = burst::pop(&mut lock(&self.messages))?;
                 *results += usize::from(matches!(message, Message::Result(_)));
-                message.into_event()
+                let event = message.into_event()?;
+                if let Some(id) = event.id() {
+                    taking.take(self.connections.slots.key(id.0));
+                }
+                Some(event)
             }
             Packet::Operation => {
                 let completion = self.completed(packet.overlapped)?;
@@ -832,7 +806,7 @@ mod tests {
         let port = Port::<TcpStream, u32>::with_messages()?;
         let connections = &port.shared.connections;
         let take = |mut packet: Entry| match connections.look(&mut packet) {
-            Looked::Event => port.shared.event(packet, &mut 0),
+            Looked::Event => port.shared.event(packet, &mut 0, &Taking::default()),
             _ => None,
         };
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -902,7 +876,8 @@ mod tests {
         // Another one arms it meanwhile.
         let held = port.disarm(id).expect("it is armed");
         port.arm(held, Interest::NOTHING.within(Duration::from_millis(1)));
-        shared.schedule(id.0);
+        let key = shared.connections.slots.key(id.0);
+        shared.deadlines.schedule(&shared.connections, key);
         let mut worker = port.worker(4);
         assert_eq!(worker.process(PATIENCE)?, 1);
         assert!(matches!(worker.take(), Some(Event::TimedOut(_))));

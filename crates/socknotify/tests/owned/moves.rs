@@ -172,7 +172,7 @@ fn what_is_no_socket_is_not_adopted(backend: Backend) -> io::Result<()> {
     let port = Port::<std::fs::File>::from(port(backend)?);
     let file = std::fs::File::open("/dev/null")?;
     let error = port.adopt(file).expect_err("a file");
-    assert!(error.to_string().contains("not adopt"), "{error}");
+    assert!(error.to_string().contains("not taken"), "{error}");
     let file: std::fs::File = error.into_inner();
     drop(file);
     assert_eq!(counted(port.snapshot().registrations), 0);

@@ -46,13 +46,9 @@ impl<T> Held<T> {
         Id(self.node().token)
     }
 
+    #[inline]
     pub(in crate::owned) fn connections(&self) -> &Arc<Connections<T>> {
         &self.node().connections
-    }
-
-    #[inline]
-    pub(in crate::owned) fn is_of(&self, connections: &Arc<Connections<T>>) -> bool {
-        Arc::ptr_eq(&self.node().connections, connections)
     }
 
     /// The connection, and its [`Readiness`]: receive and send through that to save a system call when it is armed

@@ -145,9 +145,6 @@ impl ToDo {
     }
 }
 
-/// It was not put into its slot: the port is closed, or the system does not watch it.
-pub(in crate::owned) type NotPut<V> = (V, Option<RegistrationError>);
-
 /// What a packet is for.
 #[derive(Debug)]
 pub(in crate::owned) enum Looked {
@@ -164,37 +161,22 @@ pub(in crate::owned) enum Looked {
 
 impl<T> Default for Place<T> {
     fn default() -> Self {
-        Place {
-            record: Record::default(),
-            resident: None,
-            ends: false,
-            socket: RawSocket::default(),
-            deadline: NEVER,
-            scheduled: NEVER,
-        }
+        Place::new(RawSocket::default(), None)
     }
 }
 
 impl<T> Place<T> {
-    pub(in crate::owned) fn of_connection(socket: RawSocket) -> Self {
+    pub(in crate::owned) fn new(socket: RawSocket, resident: Option<Resident<T>>) -> Self {
         Place {
+            record: match resident {
+                Some(Resident::Listener(_)) => Record::always_looked_at(),
+                _ => Record::default(),
+            },
+            resident: resident.map(Box::new),
+            ends: false,
             socket,
-            ..Place::default()
-        }
-    }
-
-    pub(in crate::owned) fn of_shared(socket: RawSocket, shared: Shared<T>) -> Self {
-        Place {
-            resident: Some(Box::new(Resident::Shared(shared))),
-            ..Place::of_connection(socket)
-        }
-    }
-
-    pub(in crate::owned) fn of_listener(socket: RawSocket, listener: Arc<Listener<T>>) -> Self {
-        Place {
-            record: Record::always_looked_at(),
-            resident: Some(Box::new(Resident::Listener(listener))),
-            ..Place::of_connection(socket)
+            deadline: NEVER,
+            scheduled: NEVER,
         }
     }
 
@@ -332,13 +314,14 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Put a connection into its slot, where its packets find it.
+    /// Put a connection into its slot, where its packets find it. It comes back if the port is closed, or the system does not
+    /// watch it.
     #[inline(always)]
     pub(in crate::owned) fn put(
         &self,
         node: Box<Node<T>>,
         wish: &Wish,
-    ) -> Result<ToDo, NotPut<Box<Node<T>>>> {
+    ) -> Result<ToDo, (Box<Node<T>>, Option<RegistrationError>)> {
         // Closing says so first, and then empties every slot.
         let place = match self.is_here() {
             true => self.slots.get(node.token),
@@ -352,7 +335,8 @@ impl<T> Connections<T> {
         put.map_err(|(armed, error)| {
             let node = armed.expect("it was put");
             // A port that is being closed refuses everything.
-            (node, error.filter(|_| !self.closed.load(Ordering::SeqCst)))
+            let is_open = !self.closed.load(Ordering::SeqCst);
+            (node, is_open.then_some(error))
         })
     }
 
@@ -363,7 +347,7 @@ impl<T> Connections<T> {
         key: usize,
         armed: Armed<T>,
         wish: &Wish,
-    ) -> Result<ToDo, NotPut<Armed<T>>> {
+    ) -> Result<ToDo, (Armed<T>, RegistrationError)> {
         let socket = place.socket;
         let system = self.port.system();
         let arm =
@@ -377,12 +361,12 @@ impl<T> Connections<T> {
                     // There is no memory for a packet.
                     place.record.not_posted();
                     if let Some(armed) = place.record.take_armed() {
-                        return Err((armed, Some(RegistrationError::OutOfMemory)));
+                        return Err((armed, RegistrationError::OutOfMemory));
                     }
                 }
                 (Left::Nothing, false)
             }
-            Err((armed, error)) => return Err((armed, Some(error))),
+            Err(refused) => return Err(refused),
         };
         place.deadline = wish.deadline;
         Ok(ToDo {
@@ -393,18 +377,6 @@ impl<T> Connections<T> {
             is_new,
             is_late: wish.deadline < place.scheduled,
         })
-    }
-
-    /// Put a connection into its slot that is not armed, and is reported to whoever takes this packet.
-    pub(in crate::owned) fn put_accepted(&self, node: Box<Node<T>>) -> Result<Entry, Box<Node<T>>> {
-        let place = self.slots.get(node.token);
-        let Some(mut place) = place.filter(|_| !self.closed.load(Ordering::SeqCst)) else {
-            return Err(node);
-        };
-        let key = self.slots.key(node.token);
-        Ok(place
-            .record
-            .put_reported(Some(node), Reasons::ACCEPTED, key))
     }
 
     /// Arm a listener again. Nothing if it was closed.
@@ -560,25 +532,18 @@ impl<T> Connections<T> {
         lock(&self.listeners).push(token);
     }
 
-    /// The listener of a packet that was dequeued, which is armed no more, and why.
+    /// The listener of a packet that was dequeued, which is armed no more, and why. Other reasons come when it is armed again.
     pub(in crate::owned) fn take_listener(
         &self,
         entry: &Entry,
-    ) -> Option<(Id, Arc<Listener<T>>, Reasons)> {
+    ) -> Option<(Id, Arc<Listener<T>>, Option<Reasons>)> {
         let (token, mut place) = self.slots.named(entry.completion_key)?;
         let Some(Resident::Listener(listener)) = place.resident.as_deref() else {
             return None;
         };
         let listener = Arc::clone(listener);
-        let (_, reasons) = place.record.take_with_all(entry)?;
-        Some((Id(token), listener, reasons))
-    }
-
-    /// The listener with this key.
-    pub(in crate::owned) fn listener(&self, key: usize) -> Option<Id> {
-        let (token, place) = self.slots.named(key)?;
-        let is_listener = matches!(place.resident.as_deref(), Some(Resident::Listener(_)));
-        is_listener.then_some(Id(token))
+        let (_, reason) = place.record.take(entry)?;
+        Some((Id(token), listener, reason))
     }
 
     /// The connection or listener with this key.
@@ -588,10 +553,11 @@ impl<T> Connections<T> {
         (!is_shared).then_some(Id(token))
     }
 
-    /// Close a listener whose packet a thread has dequeued.
-    pub(in crate::owned) fn close_listener(&self, key: usize) {
-        let Some((token, place)) = self.slots.named(key) else {
-            return;
+    /// Close a listener. `None` if there is none with this key.
+    pub(in crate::owned) fn close_listener(&self, key: usize) -> Option<Id> {
+        let (token, place) = self.slots.named(key)?;
+        let Resident::Listener(_) = place.resident.as_deref()? else {
+            return None;
         };
         let socket = place.socket;
         drop(place);
@@ -599,6 +565,7 @@ impl<T> Connections<T> {
         drop_all([self.forget(token, socket, false)]);
         lock(&self.listeners).retain(|&other| other != token);
         self.end_if_drained();
+        Some(Id(token))
     }
 
     /// Whether a connection waits for this listener.

@@ -23,16 +23,14 @@ bitflags! {
     /// Why a wait ends in place of an event. The lowest is reported first.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(in crate::owned) struct Reasons: u8 {
-        /// A listener has accepted the connection, and it is not armed.
-        const ACCEPTED = 1;
         /// The listener need not pause any more.
-        const RESUMED = 1 << 1;
+        const RESUMED = 1;
         /// The deadline of this wait has passed.
-        const TIMED_OUT = 1 << 2;
-        const DRAINING = 1 << 3;
-        const CANCELLED = 1 << 4;
+        const TIMED_OUT = 1 << 1;
+        const DRAINING = 1 << 2;
+        const CANCELLED = 1 << 3;
         /// It has bytes that were read ahead: after all others, of which some end it.
-        const BUFFERED = 1 << 5;
+        const BUFFERED = 1 << 4;
     }
 }
 
@@ -45,11 +43,8 @@ impl Reasons {
     }
 }
 
-/// No filter that something is armed with.
-const UNWATCHED: EventFilter = EventFilter::from_bits_retain(1 << 8);
-
 /// What waits in a slot, and for what.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::owned) struct Record<V> {
     /// While no thread has it.
     armed: Option<V>,
@@ -57,8 +52,8 @@ pub(in crate::owned) struct Record<V> {
     arming: Arming,
     /// What that was for.
     filter: EventFilter,
-    /// The filter that the port beneath has, or [`UNWATCHED`]: armed with this one again, it is not refused.
-    watched: EventFilter,
+    /// The filter that the port beneath has, if that is known: armed with this one again, it is not refused.
+    watched: Option<EventFilter>,
     reasons: Reasons,
     /// A thread has looked at it, and nobody has taken what that has found.
     is_reported: bool,
@@ -70,23 +65,6 @@ pub(in crate::owned) struct Record<V> {
     was_left: bool,
     /// It was interrupted because the port drains, which who adopts it and who drains may both do.
     has_drained: bool,
-}
-
-impl<V> Default for Record<V> {
-    fn default() -> Self {
-        Record {
-            armed: None,
-            arming: Arming::default(),
-            filter: EventFilter::NONE,
-            watched: UNWATCHED,
-            reasons: Reasons::empty(),
-            is_reported: false,
-            is_enabled: false,
-            is_interrupted: false,
-            was_left: false,
-            has_drained: false,
-        }
-    }
 }
 
 /// What there is to do once a packet has been looked at.
@@ -123,7 +101,10 @@ impl<V> Record<V> {
     }
 
     /// Whoever dequeues its events has to look at once.
-    pub(in crate::owned) fn always_looked_at() -> Self {
+    pub(in crate::owned) fn always_looked_at() -> Self
+    where
+        V: Default,
+    {
         Record {
             arming: Arming::default().to_look_at(),
             ..Record::default()
@@ -171,27 +152,11 @@ impl<V> Record<V> {
         match arm(self.arming, is_drained && !self.was_left) {
             Ok(left) => {
                 self.armed = Some(value);
-                let is_new = mem::replace(&mut self.watched, filter) != filter;
+                let is_new = self.watched.replace(filter) != Some(filter);
                 Ok(Put::Armed { left, is_new })
             }
             Err(error) => Err((value, error)),
         }
-    }
-
-    /// Put something in, to be reported for this reason by whoever takes this packet.
-    pub(in crate::owned) fn put_reported(
-        &mut self,
-        value: V,
-        reason: Reasons,
-        key: usize,
-    ) -> Entry {
-        self.arming = self.arming.next();
-        self.armed = Some(value);
-        self.reasons |= reason;
-        self.is_reported = true;
-        self.is_enabled = false;
-        self.is_interrupted = false;
-        Packet::Reported(self.arming, Events::empty()).of_slot(key)
     }
 
     /// End the wait for this reason, or the next one. True if a thread has to look.
@@ -300,13 +265,6 @@ impl<V> Record<V> {
         Some((value, reason))
     }
 
-    /// The same for one that needs all of its reasons at once.
-    pub(in crate::owned) fn take_with_all(&mut self, entry: &Entry) -> Option<(V, Reasons)> {
-        let (value, reason) = self.take(entry)?;
-        let others = mem::take(&mut self.reasons);
-        Some((value, others | reason.unwrap_or_default()))
-    }
-
     /// Take it, unless its event was dequeued.
     pub(in crate::owned) fn take_out(&mut self, claim: impl FnOnce(Arming) -> bool) -> Option<V> {
         match self.is_armed() && self.claim(claim) {
@@ -333,7 +291,7 @@ impl<V> Record<V> {
     /// What is armed beneath does not count from here on.
     fn leave(&mut self) {
         self.was_left = true;
-        self.watched = UNWATCHED;
+        self.watched = None;
     }
 }
 

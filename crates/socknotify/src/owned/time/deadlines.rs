@@ -10,6 +10,7 @@ use crate::owned::slot::connections::{Connections, NEVER};
 use crate::owned::slot::packet::Packet;
 use crate::owned::slot::record::Reasons;
 use crate::support::lock::lock;
+use crate::support::slots::index_of;
 use crate::support::wheel::Wheel;
 
 pub(in crate::owned) struct Deadlines {
@@ -66,8 +67,16 @@ impl Deadlines {
     /// Have the wheel report a slot in time for its deadline.
     #[cold]
     pub(in crate::owned) fn schedule<T>(&self, connections: &Connections<T>, key: usize) {
+        let index = index_of(key);
         let mut schedule = lock(&self.schedule);
-        schedule.schedule(connections, crate::support::slots::index_of(key));
+        // The deadline is the one that the slot has by now: another thread may have armed what is in it since this was due, and
+        // have scheduled that.
+        if let Some(mut place) = connections.slots.get_by_index(index) {
+            if place.deadline < place.scheduled {
+                place.scheduled = place.deadline;
+                schedule.wheel.set(index, place.deadline);
+            }
+        }
         self.set_alarm(connections, &mut schedule);
     }
 
@@ -116,19 +125,6 @@ impl Deadlines {
         schedule.timers.advance(now, |index| due.push(index));
         self.set_alarm(connections, &mut schedule);
         due
-    }
-}
-
-impl Schedule {
-    /// The deadline is the one that the slot has by now: another thread may have armed what is in it since this was due, and
-    /// have scheduled that.
-    fn schedule<T>(&mut self, connections: &Connections<T>, index: u32) {
-        if let Some(mut place) = connections.slots.get_by_index(index) {
-            if place.deadline < place.scheduled {
-                place.scheduled = place.deadline;
-                self.wheel.set(index, place.deadline);
-            }
-        }
     }
 }
 
