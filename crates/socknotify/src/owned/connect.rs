@@ -94,11 +94,9 @@ impl<T: Source, M> Port<T, M> {
         within: Duration,
         make: impl FnOnce(A::Stream) -> T,
     ) -> io::Result<Id> {
-        let connection = self.adopt(make(address.begin()?))?;
+        let mut connection = self.adopt(make(address.begin()?))?;
         let id = connection.id();
-        let mut node = connection.into_node();
-        node.readiness.phase = Phase::Connecting;
-        let connection = Held::from_node(node);
+        connection.split().1.phase = Phase::Connecting;
         self.arm(connection, Interest::OUT.within(within));
         Ok(id)
     }

@@ -65,7 +65,7 @@ impl<T: Source, M> Worker<T, M> {
     #[doc(alias = "shutdown")]
     #[doc(alias = "lingering_close")]
     #[track_caller]
-    pub fn linger(&mut self, connection: Held<T>, within: Duration) {
+    pub fn linger(&mut self, mut connection: Held<T>, within: Duration) {
         let socket = connection.socket();
         let socket = SockRef::from(&socket);
         let ended = socket
@@ -75,9 +75,8 @@ impl<T: Source, M> Worker<T, M> {
             // The peer has gone, or it is no stream.
             return;
         }
-        let mut node = connection.into_node();
-        node.readiness.phase = Phase::Lingering;
-        self.arm(Held::from_node(node), Interest::IN.within(within));
+        connection.split().1.phase = Phase::Lingering;
+        self.arm(connection, Interest::IN.within(within));
     }
 }
 

@@ -298,15 +298,6 @@ impl<T, M> Port<T, M> {
         self.shared.connections.port.snapshot()
     }
 
-    /// The port underneath.
-    #[cfg_attr(
-        not(unix),
-        allow(dead_code, reason = "for other loops, which watch descriptors")
-    )]
-    pub(crate) fn completion_port(&self) -> &CompletionPort {
-        &self.shared.connections.port
-    }
-
     /// The number of places: how many threads may run with events in hand.
     pub fn concurrency(&self) -> usize {
         self.shared.connections.port.concurrency()
@@ -376,7 +367,7 @@ impl<T, M> Drop for Port<T, M> {
 #[cfg(unix)]
 impl<T, M> AsFd for Port<T, M> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.completion_port().as_fd()
+        self.shared.connections.port.as_fd()
     }
 }
 
@@ -474,12 +465,11 @@ impl<T, M> Shared<T, M> {
                 }
                 Some(to_do)
             }
-            Err((node, Some(error))) => {
-                self.refuse(node, error);
-                None
-            }
-            Err((node, None)) => {
-                drop(Held::from_node(node));
+            Err((node, refused)) => {
+                match refused {
+                    Some(error) => self.refuse(node, error),
+                    None => drop(Held::from_node(node)),
+                }
                 None
             }
         }
@@ -513,9 +503,6 @@ impl<T, M> Shared<T, M> {
         let adopted = adopted.map_err(RegisterError::from);
         if let Err(error) = adopted.and_then(|entry| Ok(entry?)) {
             connections.slots.remove(token);
-            let error = connections
-                .check()
-                .map_or_else(RegisterError::from, |()| error);
             return Err(AdoptError::new(connection, error));
         }
         room.keep();

@@ -73,8 +73,7 @@ pub struct Worker<T: Source, M = ()> {
     /// Packets that were dequeued. Those in `left` are of events to take.
     entries: Box<[Entry]>,
     left: Range<usize>,
-    /// Says what is taken, for others to see.
-    taking: Arc<Taking>,
+    taken: Taken,
     /// What the next call arms, and what it polls.
     registrations: Vec<Registration<'static>>,
     polls: Polls,
@@ -82,8 +81,15 @@ pub struct Worker<T: Source, M = ()> {
     is_any_new: bool,
     /// The packets of listeners that were reported.
     listeners: Vec<Entry>,
-    /// How many results of work were taken since the latest call.
-    handled: usize,
+}
+
+/// What a worker has taken.
+#[derive(Default)]
+struct Taken {
+    /// Says what it has taken last, for others to see.
+    taking: Arc<Taking>,
+    /// How many results of work since the latest call.
+    results: usize,
 }
 
 /// How many connections a listener accepts in its turn: with one, many that come at once would wait for as many rounds of all that
@@ -107,12 +113,11 @@ impl<T: Source, M> Port<T, M> {
             shared: Arc::clone(&self.shared),
             entries: vec![Entry::default(); room.clamp(1, MOST)].into(),
             left: 0..0,
-            taking: Arc::default(),
+            taken: Taken::default(),
             registrations: Vec::new(),
             polls: Polls::default(),
             is_any_new: false,
             listeners: Vec::new(),
-            handled: 0,
         }
     }
 }
@@ -216,7 +221,7 @@ impl<T: Source, M> Worker<T, M> {
     /// The results of work that were taken are handled.
     #[inline]
     fn end_work(&mut self) {
-        let handled = std::mem::take(&mut self.handled);
+        let handled = std::mem::take(&mut self.taken.results);
         if handled > 0 {
             self.shared.connections.end_work(handled);
         }
@@ -233,7 +238,7 @@ impl<T: Source, M> Worker<T, M> {
     fn call(&mut self, room: usize, deadline: Deadline) -> Result<usize, Error> {
         let caller = Caller {
             polls: &mut self.polls,
-            taking: &self.taking,
+            taking: &self.taken.taking,
         };
         let outcome = self.shared.connections.port.system().process(
             &mut self.registrations,
@@ -258,17 +263,19 @@ impl<T: Source, M> Worker<T, M> {
     fn take_back_refused(&mut self) -> bool {
         self.is_any_new = false;
         self.polls.clear();
-        let mut refused = std::mem::take(&mut self.polls.refused);
         for registration in self.registrations.drain(..) {
             if let Err(error) = registration.result() {
-                refused.push((registration.completion_key, error));
+                let refused = (registration.completion_key, error);
+                self.polls.refused.push(refused);
             }
         }
-        let is_any_refused = !refused.is_empty();
-        for (key, error) in refused {
+        if self.polls.refused.is_empty() {
+            return false;
+        }
+        for (key, error) in std::mem::take(&mut self.polls.refused) {
             self.on_refused(key, error);
         }
-        is_any_refused
+        true
     }
 
     /// The system refuses to watch a connection, or a listener, which is closed then.
@@ -310,13 +317,13 @@ impl<T: Source, M> Worker<T, M> {
                             false
                         }
                         Some(Packet::Operation) => shared.files.on_dequeued(entry.overlapped),
-                        Some(Packet::KernelIo) => match shared.files.on_kernel_packet(entry) {
-                            Some(packet) => {
+                        Some(Packet::KernelIo) => {
+                            let packet = shared.files.on_kernel_packet(entry);
+                            packet.is_some_and(|packet| {
                                 *entry = packet;
                                 shared.files.on_dequeued(packet.overlapped)
-                            }
-                            None => false,
-                        },
+                            })
+                        }
                         // It is stale.
                         _ => false,
                     },
@@ -351,7 +358,7 @@ impl<T: Source, M> Worker<T, M> {
     #[cold]
     fn accept(&mut self) {
         for entry in std::mem::take(&mut self.listeners) {
-            self.taking.take(entry.completion_key);
+            self.taken.taking.take(entry.completion_key);
             self.accept_for(&entry);
         }
         if self.has_gathered() {
@@ -551,8 +558,8 @@ impl<T: Source, M> Worker<T, M> {
         }
         for index in &mut self.left {
             let packet = self.entries[index];
-            self.taking.take(packet.completion_key);
-            let event = self.shared.event(packet, &mut self.handled, &self.taking);
+            self.taken.taking.take(packet.completion_key);
+            let event = self.shared.event(packet, &mut self.taken);
             if event.is_some() {
                 return event;
             }
@@ -604,10 +611,10 @@ fn other_event<T: Source, M>(
 impl<T: Source, M> Shared<T, M> {
     /// The event of a packet, unless what it refers to is gone. Results of work are counted.
     #[inline(always)]
-    fn event(&self, packet: Entry, results: &mut usize, taking: &Taking) -> Option<Event<T, M>> {
+    fn event(&self, packet: Entry, taken: &mut Taken) -> Option<Event<T, M>> {
         let place = self.connections.slots.get_by_key(packet.completion_key);
         let Some(mut place) = place else {
-            return self.event_of_port(&packet, results, taking);
+            return self.event_of_port(&packet, taken);
         };
         let Some((Some(node), reason)) = place.record.take(&packet) else {
             let is_shared = place.resident.is_some();
@@ -631,25 +638,20 @@ impl<T: Source, M> Shared<T, M> {
 
     /// The event of a packet of the port itself.
     #[cold]
-    fn event_of_port(
-        &self,
-        packet: &Entry,
-        results: &mut usize,
-        taking: &Taking,
-    ) -> Option<Event<T, M>> {
+    fn event_of_port(&self, packet: &Entry, taken: &mut Taken) -> Option<Event<T, M>> {
         match Packet::of_port(packet, &self.connections.slots)? {
             Packet::Message => {
                 let message = burst::pop(&mut lock(&self.messages))?;
-                *results += usize::from(matches!(message, Message::Result(_)));
+                taken.results += usize::from(matches!(message, Message::Result(_)));
                 let event = message.into_event()?;
                 if let Some(id) = event.id() {
-                    taking.take(self.connections.slots.key(id.0));
+                    taken.taking.take(self.connections.slots.key(id.0));
                 }
                 Some(event)
             }
             Packet::Operation => {
                 let completion = self.completed(packet.overlapped)?;
-                *results += 1;
+                taken.results += 1;
                 Some(Event::Completed(completion))
             }
             _ => None,
@@ -806,7 +808,7 @@ mod tests {
         let port = Port::<TcpStream, u32>::with_messages()?;
         let connections = &port.shared.connections;
         let take = |mut packet: Entry| match connections.look(&mut packet) {
-            Looked::Event => port.shared.event(packet, &mut 0, &Taking::default()),
+            Looked::Event => port.shared.event(packet, &mut Taken::default()),
             _ => None,
         };
         let listener = TcpListener::bind("127.0.0.1:0")?;

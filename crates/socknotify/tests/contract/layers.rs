@@ -75,3 +75,24 @@ fn no_room_uses_one_above_it() -> io::Result<()> {
     assert!(arrows > 300, "{arrows}");
     Ok(())
 }
+
+/// Where connections wait knows nothing of what a thread has that holds one.
+#[test]
+fn slots_use_nothing_of_held_connections() -> io::Result<()> {
+    let owned = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/owned");
+    let module = fs::read_to_string(owned.join("mod.rs"))?;
+    let exported = module.split("pub use held::").skip(1);
+    let exported = exported.flat_map(|it| words(it.split(';').next().unwrap_or_default()));
+    let mut names: Vec<_> = exported.filter(|it| !it.is_empty()).collect();
+    names.push("held");
+    assert!(names.contains(&"Held") && names.contains(&"Outbox"));
+    for entry in fs::read_dir(owned.join("slot"))? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        let lines = text.lines().filter_map(|line| line.split("//").next());
+        for used in lines.flat_map(words) {
+            assert!(!names.contains(&used), "{}: {used}", path.display());
+        }
+    }
+    Ok(())
+}

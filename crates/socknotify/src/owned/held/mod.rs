@@ -74,10 +74,14 @@ impl<T> Drop for Held<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(node) = self.node.take() {
-            let socket = node.readiness.socket();
-            node.connections.retire(node.token, socket, false);
+            close(*node);
         }
     }
+}
+
+fn close<T>(node: Node<T>) {
+    let socket = node.readiness.socket();
+    node.connections.retire(node.token, socket, false);
 }
 
 impl<T> Deref for Held<T> {

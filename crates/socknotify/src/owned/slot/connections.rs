@@ -594,7 +594,7 @@ impl<T> Connections<T> {
         self.port.close();
         let mut residents = Vec::new();
         for mut place in self.slots.iter() {
-            if cuts_off && place.resident.is_none() && place.record.is_held() {
+            if cuts_off && place.resident.is_none() && !place.record.is_waiting() {
                 // It is closed only once it has left its slot, which is locked.
                 os::shut_down(place.socket);
             }

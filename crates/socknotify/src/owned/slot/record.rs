@@ -88,7 +88,7 @@ pub(in crate::owned) enum Put<A> {
 }
 
 impl<V> Record<V> {
-    /// Whether something is in the slot: armed, or reported and not taken.
+    /// Whether something is in the slot: armed, or reported and not taken. Otherwise a thread has it, and may wait for its peer.
     #[inline]
     pub(in crate::owned) fn is_waiting(&self) -> bool {
         self.armed.is_some()
@@ -109,11 +109,6 @@ impl<V> Record<V> {
             arming: Arming::default().to_look_at(),
             ..Record::default()
         }
-    }
-
-    /// Whether a thread has it, which may wait for its peer.
-    pub(in crate::owned) fn is_held(&self) -> bool {
-        self.armed.is_none()
     }
 
     /// What it was armed for last.
