@@ -25,7 +25,6 @@
 //! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
 //! 4. Where a thread's worker says what it has taken ([`threads::Holder`]).
 //! 5. A backend's own locks.
-//! 6. The owners' table of the process (`crate::os`). No system call is made under it.
 //!
 //! The locks of helper threads, and of a listener's list, guard nothing else and are held for a moment.
 
@@ -197,7 +196,7 @@ impl<B: Backend> Engine<B> {
         Engine {
             id,
             process: Process::this(),
-            owner: Owner::new(id),
+            owner: Owner::new(),
             concurrency,
             limit: std::sync::atomic::AtomicUsize::new(concurrency.min(UNLIMITED)),
             adapts,

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::mem;
 use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
+use std::slice::SliceIndex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Buffer;
 use super::request::{Association, Kind, MOST, Part, Request};
 use super::system::{self, Nature};
+use crate::support::drops::drop_all;
 use crate::support::slots::Token;
 
 /// A file whose operations complete on a port.
@@ -393,46 +393,46 @@ impl FileOperation {
         if i64::try_from(*offset).is_err() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let (memory, length) = match kind {
-            Kind::Read => unless_panics(|| {
-                let bytes = buffer.get_mut(range.clone())?;
-                Some((bytes.as_mut_ptr(), bytes.len()))
-            })?,
-            Kind::Write => unless_panics(|| {
-                let bytes = buffer.get(range.clone())?;
-                Some((bytes.as_ptr().cast_mut(), bytes.len()))
-            })?,
-            Kind::ReadParts | Kind::WriteParts => unless_panics(|| {
-                let Several { buffers, parts } = &mut **several.as_mut()?;
-                parts.clear();
-                // The owner of a buffer may answer otherwise each time: pointer and length are of one answer.
-                parts.extend(buffers.iter_mut().map(|buffer| {
-                    if *kind == Kind::ReadParts {
-                        let bytes: &mut [u8] = buffer;
-                        Part::new(bytes.as_mut_ptr(), bytes.len())
-                    } else {
-                        let bytes: &[u8] = buffer;
-                        Part::new(bytes.as_ptr().cast_mut(), bytes.len())
-                    }
-                }));
-                let length = parts
-                    .iter()
-                    .fold(0, |sum: usize, part| sum.saturating_add(part.length));
-                Some((parts.as_mut_ptr().cast(), length))
-            })?,
-            Kind::SyncAll | Kind::SyncData => (ptr::null_mut(), 0),
-        };
+        let is_read = matches!(kind, Kind::Read | Kind::ReadParts);
+        let whole = unless_panics(|| {
+            if let Some(several) = several {
+                let Several { buffers, parts } = &mut **several;
+                let buffers = buffers.iter_mut();
+                *parts = buffers.filter_map(|it| part(it, .., is_read)).collect();
+                let lengths = parts.iter().map(|part| part.length);
+                let length = lengths.fold(0, usize::saturating_add);
+                return Some(Part::new(parts.as_mut_ptr().cast(), length));
+            }
+            match kind {
+                Kind::SyncAll | Kind::SyncData => part(buffer, .., is_read),
+                _ => part(buffer, range.clone(), is_read),
+            }
+        })?;
         Ok(Request {
             file: system::raw(&file.0.file),
             nature: file.0.nature,
             association: file.0.association,
             kind: *kind,
-            memory,
-            length: length.min(MOST as usize) as u32,
+            memory: whole.memory,
+            length: whole.length.min(MOST as usize) as u32,
             parts: several.as_ref().map_or(0, |it| it.parts.len() as u32),
             offset: *offset,
         })
     }
+}
+
+/// The memory of a range. The owner of a buffer may answer otherwise each time: pointer and length are of one answer.
+fn part<R>(buffer: &mut Buffer, range: R, is_read: bool) -> Option<Part>
+where
+    R: SliceIndex<[u8], Output = [u8]>,
+{
+    Some(if is_read {
+        let bytes = buffer.get_mut(range)?;
+        Part::new(bytes.as_mut_ptr(), bytes.len())
+    } else {
+        let bytes = buffer.get(range)?;
+        Part::new(bytes.as_ptr().cast_mut(), bytes.len())
+    })
 }
 
 /// The bytes of a range. The owner of a buffer may panic.
@@ -440,9 +440,7 @@ fn unless_panics<R>(bytes: impl FnOnce() -> Option<R>) -> io::Result<R> {
     let outcome = catch_unwind(AssertUnwindSafe(bytes));
     let outcome = outcome.map_err(|panic| {
         // What a panic carries may panic again when it is dropped.
-        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-            mem::forget(another);
-        }
+        drop_all([panic]);
         io::Error::other("the buffer panicked")
     })?;
     outcome.ok_or_else(|| {

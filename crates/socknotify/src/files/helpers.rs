@@ -1,6 +1,7 @@
 //! [`Helpers`]: threads for blocking work.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,6 +12,7 @@ use super::{Operations, system};
 use crate::Error;
 use crate::default_concurrency;
 use crate::os::Process;
+use crate::support::burst;
 use crate::support::drops::drop_all;
 use crate::support::lock::lock;
 
@@ -19,9 +21,6 @@ pub(crate) const DEFAULT_THREADS: usize = 32;
 
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// The place of a job in the queue.
-pub(super) type Ticket = u64;
 
 /// A device whose files may make a thread wait for long.
 pub(super) type Device = u64;
@@ -40,6 +39,22 @@ impl Job {
             Job::Perform(_, _, device) => *device,
         }
     }
+
+    /// Not of an operation that was cancelled.
+    fn is_due(&self) -> bool {
+        match self {
+            Job::Run(_) => true,
+            Job::Perform(of, key, _) => of.has(*key),
+        }
+    }
+}
+
+/// Queue a job. Before the queue grows, those leave that have become useless.
+fn push(queue: &mut VecDeque<Job>, job: Job, stays: impl FnMut(&Job) -> bool) {
+    if queue.len() == queue.capacity() {
+        queue.retain(stays);
+    }
+    queue.push_back(job);
 }
 
 /// Threads that start when there is work, and end when there was none for a while.
@@ -60,12 +75,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     most: usize,
-    queue: BTreeMap<Ticket, Job>,
-    next: Ticket,
-    /// What waits for other operations on the same device.
-    held_back: BTreeMap<(Device, Ticket), Job>,
-    /// How many threads are busy with each device.
-    busy: HashMap<Device, usize>,
+    queue: VecDeque<Job>,
+    devices: HashMap<Device, DeviceQueue>,
     threads: usize,
     /// Threads that have nothing to do.
     idle: usize,
@@ -74,54 +85,60 @@ struct State {
     closed: bool,
 }
 
+/// The operations on a device.
+#[derive(Default)]
+struct DeviceQueue {
+    /// How many are queued for a thread, or have one.
+    admitted: usize,
+    /// What waits for these.
+    rest: VecDeque<Job>,
+}
+
 impl State {
     /// How many threads work, or are about to.
     fn working(&self) -> usize {
         self.threads - self.idle - self.waiting
     }
 
-    /// Whether a device has as many threads as it may have: half of them, so that one that hangs leaves the others.
-    fn is_full(&self, device: Device) -> bool {
-        let share = (self.most / 2).max(1);
-        self.busy.get(&device).is_some_and(|&busy| busy >= share)
+    /// How many operations on a device are admitted: half as many as there may be threads, so that one that hangs leaves
+    /// the others.
+    fn share(&self) -> usize {
+        (self.most / 2).max(1)
     }
 
-    fn pop(&mut self) -> Option<Job> {
-        while let Some((ticket, job)) = self.queue.pop_first() {
-            match job.device() {
-                Some(device) if self.is_full(device) => {
-                    self.held_back.insert((device, ticket), job);
-                }
-                device => {
-                    if let Some(device) = device {
-                        *self.busy.entry(device).or_default() += 1;
-                    }
-                    return Some(job);
-                }
+    fn is_full(&self, device: Device) -> bool {
+        let of_device = self.devices.get(&device);
+        of_device.is_some_and(|it| it.admitted >= self.share())
+    }
+
+    fn push(&mut self, job: Job) {
+        if let Some(device) = job.device() {
+            let share = self.share();
+            let of_device = self.devices.entry(device).or_default();
+            if of_device.admitted >= share {
+                return push(&mut of_device.rest, job, Job::is_due);
             }
+            of_device.admitted += 1;
         }
-        None
+        push(&mut self.queue, job, |job| {
+            job.device().is_some() || job.is_due()
+        });
     }
 
     /// An operation on a device is over, so that the next may begin.
     fn leave(&mut self, device: Device) {
-        if let Some(busy) = self.busy.get_mut(&device) {
-            *busy -= 1;
-            if *busy == 0 {
-                self.busy.remove(&device);
+        let Entry::Occupied(mut of_device) = self.devices.entry(device) else {
+            return;
+        };
+        match burst::pop(&mut of_device.get_mut().rest) {
+            Some(next) => self.queue.push_back(next),
+            None => {
+                of_device.get_mut().admitted -= 1;
+                if of_device.get().admitted == 0 {
+                    of_device.remove();
+                }
             }
         }
-        self.let_next(device);
-    }
-
-    /// Queue the first operation that waits for others on this device. False if there is none.
-    fn let_next(&mut self, device: Device) -> bool {
-        let range = (device, 0)..=(device, Ticket::MAX);
-        let next = self.held_back.range(range).next().map(|(&key, _)| key);
-        let next = next.and_then(|key| self.held_back.remove_entry(&key));
-        let is_any = next.is_some();
-        self.queue.extend(next.map(|(key, job)| (key.1, job)));
-        is_any
     }
 }
 
@@ -162,7 +179,7 @@ impl Helpers {
     /// Queue the work that this makes for a thread. Makes nothing if the helpers are closed, in a forked child, or if
     /// there is no thread and the system starts none.
     pub(crate) fn run(&self, make: impl FnOnce() -> Box<dyn FnOnce() + Send>) -> Result<(), Error> {
-        self.submit(None, || Job::Run(make())).map(drop)
+        self.submit(None, || Job::Run(make()))
     }
 
     /// Queue an operation for a thread. Fails if no thread will perform it.
@@ -171,11 +188,11 @@ impl Helpers {
         of: Arc<Operations>,
         key: usize,
         device: Option<Device>,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<(), Error> {
         self.submit(device, || Job::Perform(of, key, device))
     }
 
-    fn submit(&self, device: Option<Device>, make: impl FnOnce() -> Job) -> Result<Ticket, Error> {
+    fn submit(&self, device: Option<Device>, make: impl FnOnce() -> Job) -> Result<(), Error> {
         let shared = &self.0;
         if !shared.process.is_this() {
             return Err(Error::OtherProcess);
@@ -184,39 +201,21 @@ impl Helpers {
         if state.closed {
             return Err(Error::Closed);
         }
-        let ticket = state.next;
-        state.next += 1;
-        if let Some(device) = device.filter(|&device| state.is_full(device)) {
-            state.held_back.insert((device, ticket), make());
-            return Ok(ticket);
+        let waits = device.is_some_and(|device| state.is_full(device));
+        if !waits {
+            match self.start_threads(&mut state, 1) {
+                // The existing threads will do it.
+                Err(_) if state.threads > 0 => {}
+                started => started?,
+            }
         }
-        match self.start_threads(&mut state, 1) {
-            // The existing threads will do it.
-            Err(_) if state.threads > 0 => {}
-            started => started?,
-        }
-        state.queue.insert(ticket, make());
-        let has_room = state.working() < shared.at_once;
+        state.push(make());
+        let has_room = !waits && state.working() < shared.at_once;
         drop(state);
         if has_room {
             shared.changed.notify_one();
         }
-        Ok(ticket)
-    }
-
-    /// Remove a job that no thread has begun.
-    pub(super) fn withdraw(&self, ticket: Ticket, device: Option<Device>) {
-        let mut state = lock(&self.0.state);
-        let queued = state.queue.remove(&ticket);
-        let held_back = device.and_then(|device| state.held_back.remove(&(device, ticket)));
-        // Those that wait for others on the device may have waited for this one.
-        let queued_device = device.filter(|_| queued.is_some());
-        let has_next = queued_device.is_some_and(|device| state.let_next(device));
-        drop(state);
-        if has_next {
-            self.0.changed.notify_one();
-        }
-        drop((queued, held_back));
+        Ok(())
     }
 
     /// Start a thread if there is need, and may be one, with this much more work.
@@ -267,11 +266,15 @@ impl Helpers {
         let mut state = lock(&self.0.state);
         state.closed = true;
         let queue = std::mem::take(&mut state.queue);
-        let held_back = std::mem::take(&mut state.held_back);
+        let devices = std::mem::take(&mut state.devices);
         drop(state);
         self.0.changed.notify_all();
         // Without a lock: dropping work may run any code.
-        drop_all(queue.into_values().chain(held_back.into_values()));
+        drop_all(
+            queue
+                .into_iter()
+                .chain(devices.into_values().flat_map(|it| it.rest)),
+        );
     }
 }
 
@@ -306,7 +309,7 @@ impl Shared {
         let mut state = lock(&self.state);
         loop {
             let may_work = state.working() <= self.at_once || state.closed;
-            if let Some(job) = may_work.then(|| state.pop()).flatten() {
+            if let Some(job) = may_work.then(|| burst::pop(&mut state.queue)).flatten() {
                 drop(state);
                 let device = job.device();
                 // A panic here comes from dropping a result.
@@ -426,7 +429,7 @@ mod tests {
         Ok(())
     }
 
-    /// Of each device, half of the threads at most, in the order of the queue; and what is withdrawn is gone at once.
+    /// Of each device, half of the threads at most, in the order of the queue; and what is cancelled is gone.
     #[test]
     fn a_device_has_half_of_the_threads_at_most() {
         let port = crate::CompletionPort::new().expect("a port");
@@ -436,11 +439,11 @@ mod tests {
             ..State::default()
         };
         for key in 0..4 {
-            state.queue.insert(key, job(key as usize, Some(7)));
+            state.push(job(key, Some(7)));
         }
-        state.queue.insert(4, job(4, Some(8)));
-        state.queue.insert(5, job(5, None));
-        let pop = |state: &mut State| match state.pop()? {
+        state.push(job(4, Some(8)));
+        state.push(job(5, None));
+        let pop = |state: &mut State| match burst::pop(&mut state.queue)? {
             Job::Perform(_, key, _) => Some(key),
             Job::Run(_) => None,
         };
@@ -449,37 +452,18 @@ mod tests {
         state.leave(7);
         assert_eq!(pop(&mut state), Some(2));
         assert_eq!(pop(&mut state), None);
-        let helpers = Helpers::new();
-        *lock(&helpers.0.state) = state;
-        assert_eq!(
-            helpers.perform(Arc::clone(port.operations()), 9, Some(7)),
-            Ok(0)
-        );
-        helpers.withdraw(0, Some(7));
-        helpers.withdraw(3, Some(7));
-        assert!(lock(&helpers.0.state).held_back.is_empty());
-        assert_eq!(helpers.threads(), 0, "nobody could begin it");
-    }
-
-    /// It would wait for one that has ended before it began.
-    #[test]
-    fn o5_what_waits_for_a_device_goes_on_when_the_one_before_it_is_withdrawn() {
-        let port = crate::CompletionPort::new().expect("a port");
-        let job = |key| Job::Perform(Arc::clone(port.operations()), key, Some(7));
-        let mut state = State {
-            most: 2,
-            ..State::default()
-        };
-        for key in 0..3 {
-            state.queue.insert(key, job(key as usize));
+        // No operation has these keys.
+        for key in 0..10_000 {
+            state.push(job(key, Some(7)));
+            state.push(job(key, None));
         }
-        assert!(state.pop().is_some() && state.pop().is_none());
-        state.leave(7);
-        let helpers = Helpers::new();
-        *lock(&helpers.0.state) = state;
-        helpers.withdraw(1, Some(7));
-        let state = lock(&helpers.0.state);
-        assert!(state.queue.contains_key(&2) && state.held_back.is_empty());
+        assert!(state.devices[&7].rest.capacity() < 100);
+        assert!(state.queue.capacity() < 100);
+        while state.devices.contains_key(&7) {
+            state.leave(7);
+        }
+        state.leave(8);
+        assert!(state.devices.is_empty());
     }
 
     #[cfg(target_os = "linux")]

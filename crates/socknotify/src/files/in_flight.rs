@@ -11,19 +11,19 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
-use super::helpers::{Helpers, ThreadThatWaits, Ticket};
-use super::kernel_io::{self, KernelIo};
+use super::helpers::{Helpers, ThreadThatWaits};
+use super::kernel_io::{self, Completed, KernelIo};
 use super::request::{Progress, Request};
-use super::{Begun, Completed, FileDriver, system};
+use super::{FileDriver, system};
 use crate::backend::SystemPort;
 use crate::os::Process;
 use crate::support::drops::drop_all;
 use crate::support::lock::lock;
-use crate::support::slots::{Slots, Token};
+use crate::support::slots::{Occupied, Slots, Token};
 use crate::{Entry, Error};
 
 impl FileDriver {
@@ -35,7 +35,7 @@ impl FileDriver {
     pub fn probe(self) -> io::Result<()> {
         match self {
             FileDriver::Threads => Ok(()),
-            other if kernel_io::DRIVER == Some(other) => KernelIo::probe(),
+            other if kernel_io::DRIVER == Some(other) => kernel_io::probe(),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -44,8 +44,11 @@ impl FileDriver {
 /// Reads may be done as they are begun if no more are in progress: of more, the packets would be in the way of sockets.
 const FEW: usize = 64;
 
-/// Longer than anybody waits at a time.
-const LONG: Duration = Duration::from_secs(3600);
+/// How long closing waits at a time: on Windows nobody says what has completed.
+const TICK: Duration = match cfg!(windows) {
+    true => Duration::from_millis(1),
+    false => Duration::from_secs(3600),
+};
 
 /// The operations of a port, each in a slot from its beginning until its completion is taken.
 pub(crate) struct Operations {
@@ -54,17 +57,13 @@ pub(crate) struct Operations {
     slots: Slots<Slot>,
     port: SystemPort,
     pub(super) helpers: Helpers,
-    kernel_io: OnceLock<Arc<KernelIo>>,
-    /// The system refuses its own way to perform operations for good.
-    is_refused: AtomicBool,
-    /// Held while that is opened.
-    opens: Mutex<()>,
+    kernel_io: OnceLock<Arc<dyn KernelIo>>,
+    /// Held while that is opened. True if it never will be: the system refuses it for good, or the port is closed.
+    is_refused: Mutex<bool>,
     /// The requested driver, if any.
     wanted: OnceLock<FileDriver>,
     process: Process,
-    /// Locked for reading while an operation begins.
-    closed: RwLock<bool>,
-    /// The same, for those that end.
+    /// Nothing more begins. Who begins an operation finds this in its locked slot; who closes finds the slot afterwards.
     is_closing: AtomicBool,
     /// Those with the caller's memory, by the addresses of their blocks.
     pub(super) callers: Mutex<HashMap<usize, Token>>,
@@ -99,9 +98,11 @@ pub(super) enum Operation {
     Owned(FileOperation),
 }
 
+#[derive(Default)]
 pub(super) enum Stage {
-    /// Nobody has begun it.
-    Queued(Queued),
+    /// Nobody has begun it. If it is cancelled, it stays in its queue, where its key finds nothing.
+    #[default]
+    Queued,
     /// A helper thread performs it, and ends it early if there is a reason.
     Running(Option<Reason>),
     /// The system performs it, and may have been asked to cancel it.
@@ -110,26 +111,11 @@ pub(super) enum Stage {
     Cancelled(Reason),
 }
 
-/// Whose queue an operation is in.
-#[derive(Clone, Copy)]
-pub(super) enum Queued {
-    Nobodys,
-    #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
-    Kernels(Ticket),
-    Helpers(Ticket),
-}
-
 /// Why an operation is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     Asked,
     Deadline,
-}
-
-impl Default for Stage {
-    fn default() -> Self {
-        Stage::Queued(Queued::Nobodys)
-    }
 }
 
 impl Stage {
@@ -177,11 +163,9 @@ impl Operations {
             port,
             helpers: Helpers::for_files(),
             kernel_io: OnceLock::new(),
-            is_refused: AtomicBool::new(false),
-            opens: Mutex::default(),
+            is_refused: Mutex::new(false),
             wanted: OnceLock::new(),
             process: Process::this(),
-            closed: RwLock::new(false),
             is_closing: AtomicBool::new(false),
             callers: Mutex::default(),
             ended: Condvar::new(),
@@ -205,13 +189,13 @@ impl Operations {
 
     /// The system, if it performs operations itself, and was opened.
     #[inline]
-    fn opened(&self) -> Option<&KernelIo> {
+    fn opened(&self) -> Option<&dyn KernelIo> {
         self.kernel_io.get().map(|kernel_io| &**kernel_io)
     }
 
     /// Open it, if it is not open. If the system has no descriptor, memory or thread for it now, the next call tries
     /// again.
-    pub(super) fn open(&self) -> io::Result<&KernelIo> {
+    pub(super) fn open(&self) -> io::Result<&dyn KernelIo> {
         let wants_threads = self.wanted.get() == Some(&FileDriver::Threads);
         if wants_threads || !self.is_here() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -219,24 +203,18 @@ impl Operations {
         if let Some(kernel_io) = self.opened() {
             return Ok(kernel_io);
         }
-        if self.is_refused.load(Ordering::Relaxed) {
+        let mut is_refused = lock(&self.is_refused);
+        if *is_refused {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let _opens = lock(&self.opens);
-        if let Some(kernel_io) = self.opened() {
-            return Ok(kernel_io);
+        if self.opened().is_none() {
+            let this = self.this.upgrade().ok_or(io::ErrorKind::Unsupported)?;
+            let opened = kernel_io::open(&this, &self.port).inspect_err(|error| {
+                *is_refused = system::shortage(error).is_none();
+            })?;
+            let _ = self.kernel_io.set(opened);
         }
-        // Nothing is opened that nobody would close.
-        let _open = self.begins().map_err(io::Error::from)?;
-        let this = self.this.upgrade().ok_or(io::ErrorKind::Unsupported)?;
-        match KernelIo::new(&this, &self.port) {
-            Ok(kernel_io) => Ok(self.kernel_io.get_or_init(|| kernel_io)),
-            Err(error) => {
-                let is_refused = system::shortage(&error).is_none();
-                self.is_refused.store(is_refused, Ordering::Relaxed);
-                Err(error)
-            }
-        }
+        self.opened().ok_or(io::ErrorKind::Unsupported.into())
     }
 
     /// Open the requested driver. Others are opened when the first file is adopted.
@@ -270,15 +248,14 @@ impl Operations {
         Ok(PortFile::new(file, nature, association))
     }
 
-    /// Keep it open for as long as an operation begins.
-    fn begins(&self) -> Result<RwLockReadGuard<'_, bool>, Error> {
+    /// Whether an operation can begin.
+    fn check(&self) -> Result<(), Error> {
         if !self.is_here() {
             return Err(Error::OtherProcess);
         }
-        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
-        match *closed {
+        match self.is_closing.load(Ordering::SeqCst) {
             true => Err(Error::Closed),
-            false => Ok(closed),
+            false => Ok(()),
         }
     }
 
@@ -289,26 +266,23 @@ impl Operations {
         mut operation: FileOperation,
         key: usize,
     ) -> Result<OperationId, (FileOperation, Error)> {
-        let _open = match self.begins() {
-            Ok(open) => open,
-            Err(error) => return Err((operation, error)),
-        };
+        if let Err(error) = self.check() {
+            return Err((operation, error));
+        }
         // For the system here, for a helper thread there: this runs the code of the buffer's owner.
         let is_systems = self.opened().is_some() && operation.nature().is_systems;
         let request = is_systems.then(|| operation.request());
-        let Some(token) = self.slots.insert(Slot::default()) else {
+        let Some((token, mut slot)) = self.slots.insert_default() else {
             return Err((operation, Error::OutOfMemory));
         };
-        if let Some(mut slot) = self.slots.get(token) {
-            slot.operation = Some(Operation::Owned(operation));
-            slot.packet = Entry::new(key, 0, self.slots.key(token));
-        }
+        slot.operation = Some(Operation::Owned(operation));
+        slot.packet = Entry::new(key, 0, self.slots.key(token));
         let is_one_of_few = self.count.fetch_add(1, Ordering::Relaxed) < FEW;
-        let Err(error) = self.start(token, request, is_one_of_few) else {
+        let Err((error, refused)) = self.start(token, slot, request, is_one_of_few) else {
             return Ok(OperationId(token));
         };
         self.count.fetch_sub(1, Ordering::Relaxed);
-        match self.slots.remove(token).and_then(|slot| slot.operation) {
+        match refused.operation {
             Some(Operation::Owned(operation)) => Err((operation, error)),
             _ => unreachable!("nobody has begun with it"),
         }
@@ -327,27 +301,31 @@ impl Operations {
         packet: Entry,
     ) -> Result<(), Error> {
         let _ = self.open();
-        let open = self.begins()?;
+        self.check()?;
         let slot = Slot {
             operation: Some(Operation::Callers(request)),
             packet,
             ..Slot::default()
         };
-        let token = self.slots.insert(slot).ok_or(Error::OutOfMemory)?;
+        // Who cancels it when the port is closed waits for this lock, and finds the block.
         let mut callers = lock(&self.callers);
+        let token = self.slots.insert(slot).ok_or(Error::OutOfMemory)?;
         let is_one_of_few = callers.len() < FEW;
         callers.insert(packet.overlapped, token);
         drop(callers);
         let request = request.nature.is_systems.then_some(Ok(request));
-        let started = self.start(token, request, is_one_of_few);
-        let is_refused = started.is_err() && {
-            drop(self.forget_block(packet.overlapped, token));
-            // If it is gone, it was cancelled, and its packet comes.
-            self.slots.remove(token).is_some()
-        };
-        drop(open);
+        // If it is gone, another thread has cancelled it by its block.
+        if let Some(slot) = self.slots.get(token) {
+            let started = self.start(token, slot, request, is_one_of_few);
+            started.map_err(|(error, _)| {
+                drop(self.forget_block(packet.overlapped, token));
+                // Who closes may wait for it.
+                self.ended.notify_all();
+                error
+            })?;
+        }
         self.flush();
-        if is_refused { started } else { Ok(()) }
+        Ok(())
     }
 
     /// The block at this address is not this operation's any more. It may be another one's already.
@@ -364,39 +342,44 @@ impl Operations {
         callers
     }
 
-    /// Pass the operation in a slot to the system, if that is to have it, or else to a helper thread. Fails if neither
-    /// takes it.
+    /// Pass the operation in a slot to the system, if that is to have it, or else to a helper thread. Removes it if neither
+    /// takes it, or the port is closed meanwhile.
+    #[allow(clippy::result_large_err, reason = "it is seldom refused")]
     fn start(
         &self,
         token: Token,
+        mut slot: Occupied<'_, Slot>,
         request: Option<io::Result<Request>>,
         is_one_of_few: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), (Error, Slot)> {
         let key = self.slots.key(token);
-        // Of the caller's memory, another thread may know the block, and have cancelled it.
-        let slot = self.slots.get(token);
-        let is_new = |stage: &Stage| matches!(stage, Stage::Queued(Queued::Nobodys));
-        let Some(mut slot) = slot.filter(|slot| is_new(&slot.stage)) else {
+        // Of the caller's memory, another thread may know the block, and have cancelled it: its packet comes.
+        if !matches!(slot.stage, Stage::Queued) {
             return Ok(());
-        };
+        }
+        if let Err(error) = self.check() {
+            return Err((error, self.slots.vacate(token.index, slot)));
+        }
         let begun = match (request, self.opened()) {
             // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its completion
             // only. Meanwhile nobody touches its memory: what borrows it for the system is the pointer in the request.
             (Some(Ok(request)), Some(kernel_io)) => unsafe {
                 match is_one_of_few && request.read_at_once() {
-                    true => Begun::Over(Ok(request.length as usize)),
-                    false => kernel_io.begin(key, &request),
+                    true => Some(Stage::Done(Ok(request.length as usize))),
+                    false => kernel_io.begin(self, key, &request),
                 }
             },
-            (Some(Err(error)), _) => Begun::Over(Err(error)),
-            _ => Begun::Refused,
+            (Some(Err(error)), _) => Some(Stage::Done(Err(error))),
+            _ => None,
         };
-        slot.stage = match begun {
-            Begun::Pending => Stage::InKernel(None),
-            Begun::Queued(ticket) => Stage::Queued(Queued::Kernels(ticket)),
-            Begun::Over(result) => Stage::Done(result),
-            Begun::Refused => Stage::Queued(self.to_helpers(key, &slot)?),
-        };
+        match begun {
+            Some(stage) => slot.stage = stage,
+            None => {
+                if let Err(error) = self.to_helpers(key, &slot) {
+                    return Err((error, self.slots.vacate(token.index, slot)));
+                }
+            }
+        }
         let is_over = slot.stage.is_over();
         drop(slot);
         if is_over {
@@ -405,10 +388,15 @@ impl Operations {
         Ok(())
     }
 
-    fn to_helpers(&self, key: usize, slot: &Slot) -> Result<Queued, Error> {
+    /// Whether an operation is there, without its lock.
+    pub(super) fn has(&self, key: usize) -> bool {
+        self.slots.has(key)
+    }
+
+    fn to_helpers(&self, key: usize, slot: &Slot) -> Result<(), Error> {
         let this = self.this.upgrade().ok_or(Error::Closed)?;
         let device = slot.operation.as_ref().and_then(|it| it.nature().device);
-        Ok(Queued::Helpers(self.helpers.perform(this, key, device)?))
+        self.helpers.perform(this, key, device)
     }
 
     /// Have the system begin with what was queued for it.
@@ -447,14 +435,8 @@ impl Operations {
             }
             // The system knows, or the thread.
             Stage::Running(_) | Stage::InKernel(_) => {}
-            Stage::Queued(queued) => {
+            Stage::Queued => {
                 slot.stage = Stage::Cancelled(reason);
-                let device = slot.operation.as_ref().and_then(|it| it.nature().device);
-                match (queued, self.opened()) {
-                    (Queued::Helpers(ticket), _) => self.helpers.withdraw(ticket, device),
-                    (Queued::Kernels(ticket), Some(kernel_io)) => kernel_io.withdraw(ticket),
-                    _ => {}
-                }
                 drop(slot);
                 self.report(key);
             }
@@ -465,13 +447,10 @@ impl Operations {
     /// The system is about to get a queued operation. False if that was cancelled.
     #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
     pub(super) fn submits(&self, key: usize) -> bool {
-        match self.slots.get_by_key(key) {
-            Some(mut slot) if matches!(slot.stage, Stage::Queued(_)) => {
-                slot.stage = Stage::InKernel(None);
-                true
-            }
-            _ => false,
-        }
+        let slot = self.slots.get_by_key(key);
+        let slot = slot.filter(|slot| matches!(slot.stage, Stage::Queued));
+        slot.map(|mut slot| slot.stage = Stage::InKernel(None))
+            .is_some()
     }
 
     /// The system has ended an operation. Returns its packet, if it is over.
@@ -485,7 +464,7 @@ impl Operations {
             (Completed::Cancelled, Some(reason)) => Stage::Cancelled(reason),
             // The system has ended it by itself, or does not take it after all.
             (Completed::Cancelled, None) => match self.to_helpers(key, &slot) {
-                Ok(queued) => Stage::Queued(queued),
+                Ok(()) => Stage::Queued,
                 Err(_) => Stage::Done(Err(system::out_of_memory())),
             },
         };
@@ -496,14 +475,14 @@ impl Operations {
 
     /// A packet of the system was dequeued. Returns that of its operation, if it is complete.
     pub(crate) fn on_kernel_packet(&self, entry: &Entry) -> Option<Entry> {
-        let (key, completed) = self.opened()?.on_completed(entry)?;
+        let (key, completed) = self.opened()?.on_packet(entry)?;
         self.on_completed(key, completed)
     }
 
     /// Perform an operation, in a helper thread, unless it was cancelled.
     pub(super) fn perform(&self, key: usize) {
         let begun = self.slots.get_by_key(key).and_then(|mut slot| {
-            matches!(slot.stage, Stage::Queued(_)).then(|| {
+            matches!(slot.stage, Stage::Queued).then(|| {
                 slot.stage = Stage::Running(None);
                 slot.operation.take()
             })?
@@ -525,14 +504,6 @@ impl Operations {
             slot.stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);
         }
         self.report(key);
-    }
-
-    /// Why a thread does not go on with an operation.
-    fn stops(&self, key: usize) -> Option<Reason> {
-        match self.slots.get_by_key(key)?.stage {
-            Stage::Running(reason) => reason,
-            _ => None,
-        }
     }
 
     /// Queue the packet of an operation that is over.
@@ -557,8 +528,7 @@ impl Operations {
             #[cfg(unix)]
             Some(Operation::Callers(request)) => {
                 let request = *request;
-                drop(slot);
-                let Slot { stage, packet, .. } = self.slots.remove(token)?;
+                let Slot { stage, packet, .. } = self.slots.vacate(token.index, slot);
                 let result = stage.into_result()?.0;
                 let _callers = self.forget_block(packet.overlapped, token);
                 // SAFETY: the block is there until its packet was dequeued, and that is queued after this; and while it is
@@ -566,10 +536,9 @@ impl Operations {
                 Some(unsafe { super::overlapped::complete(packet, &request, result) })
             }
             _ if slot.is_left_behind => {
-                drop(slot);
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 // Nobody waits for it any more.
-                drop_all([self.slots.remove(token)]);
+                drop_all([self.slots.vacate(token.index, slot)]);
                 None
             }
             _ => {
@@ -608,8 +577,7 @@ impl Operations {
         if !slot.stage.is_over() {
             return None;
         }
-        drop(slot);
-        self.completion(token, self.slots.remove(token)?)
+        self.completion(token, self.slots.vacate(token.index, slot))
     }
 
     /// The completion of a finished operation that was removed.
@@ -662,24 +630,15 @@ impl Operations {
         });
         let (mut completions, mut left_behind) = (Vec::new(), 0);
         for token in self.tokens() {
-            loop {
-                let removed = self
-                    .slots
-                    .remove_unless(token, |slot| slot.stage.is_busy() || slot.is_dequeued);
-                if let Some(slot) = removed {
-                    completions.extend(self.completion(token, slot).map(|it| it.0));
-                    break;
-                }
-                match self.slots.get(token) {
-                    Some(mut slot) if slot.stage.is_busy() => {
-                        slot.is_left_behind = true;
-                        left_behind += 1;
-                        break;
-                    }
-                    // It has just ended.
-                    Some(slot) if !slot.is_dequeued => {}
-                    _ => break,
-                }
+            let Some(mut slot) = self.slots.get(token) else {
+                continue;
+            };
+            if slot.stage.is_busy() {
+                slot.is_left_behind = true;
+                left_behind += 1;
+            } else if !slot.is_dequeued {
+                let slot = self.slots.vacate(token.index, slot);
+                completions.extend(self.completion(token, slot).map(|it| it.0));
             }
         }
         (completions, left_behind)
@@ -690,12 +649,10 @@ impl Operations {
     }
 
     fn shut(&self) {
-        let mut closed = self.closed.write().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut *closed, true) {
+        if self.is_closing.swap(true, Ordering::SeqCst) {
             return;
         }
-        self.is_closing.store(true, Ordering::SeqCst);
-        drop(closed);
+        *lock(&self.is_refused) = true;
         for token in self.tokens() {
             self.cancel(OperationId(token), Reason::Asked);
         }
@@ -709,11 +666,11 @@ impl Operations {
     fn wait_while(&self, until: Option<Instant>, is_busy: impl Fn(&HashMap<usize, Token>) -> bool) {
         let mut callers = lock(&self.callers);
         while is_busy(&callers) {
-            let left = until.map_or(LONG, |end| end.saturating_duration_since(Instant::now()));
+            let left = until.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return;
             }
-            let waited = self.ended.wait_timeout(callers, left.min(kernel_io::TICK));
+            let waited = self.ended.wait_timeout(callers, left.min(TICK));
             drop(waited);
             self.take_completed();
             callers = lock(&self.callers);
@@ -728,7 +685,9 @@ impl Operations {
 
     /// Where the system's packets say what has completed: nobody dequeues them any more.
     fn take_completed(&self) {
-        #[cfg(windows)]
+        if !cfg!(windows) {
+            return;
+        }
         for token in self.tokens() {
             let key = self.slots.key(token);
             if let Some(completed) = self.opened().and_then(|it| it.completed(key)) {
@@ -750,8 +709,13 @@ struct Performing<'a> {
 
 impl Progress for Performing<'_> {
     fn goes_on(&self) -> bool {
-        self.stopped.set(self.operations.stops(self.key));
-        self.stopped.get().is_none()
+        let slot = self.operations.slots.get_by_key(self.key);
+        let reason = slot.and_then(|slot| match slot.stage {
+            Stage::Running(reason) => reason,
+            _ => None,
+        });
+        self.stopped.set(reason);
+        reason.is_none()
     }
 
     fn waits(&self) {
@@ -787,7 +751,8 @@ mod tests {
             ..Slot::default()
         };
         let token = operations.slots.insert(slot).expect("there is room");
-        assert!(operations.start(token, None, true).is_ok());
+        let slot = operations.slots.get(token).expect("it is there");
+        assert!(operations.start(token, slot, None, true).is_ok());
         let slot = operations.slots.get(token).expect("it is there");
         assert!(matches!(slot.stage, Stage::Cancelled(Reason::Asked)));
         Ok(())

@@ -7,7 +7,7 @@
 //!
 //! | lock | who has it | taken while it is held |
 //! |---|---|---|
-//! | `callers` | who begins, completes or cancels with the caller's memory; who closes | `slot`, by who closes |
+//! | `callers` | who begins, completes or cancels with the caller's memory; who closes | `slot`, by who begins or closes |
 //! | `slot`, of one operation | who begins, cancels, completes or takes it; on Windows for `ReadFile` or `WriteFile` | one of the queues |
 //! | the ring's `queue`, the helpers' `state` | who begins, cancels, or takes a batch or a job, for a few lines | none |
 //!
@@ -27,40 +27,6 @@ mod driver;
 mod file;
 mod helpers;
 mod in_flight;
-#[cfg(all(
-    target_os = "linux",
-    not(kqueue_stand_in),
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-))]
-mod kernel_io {
-    mod ring;
-    pub(super) use self::ring::*;
-}
-#[cfg(windows)]
-mod kernel_io {
-    mod associated;
-    pub(super) use self::associated::*;
-}
-#[cfg(not(any(
-    windows,
-    all(
-        target_os = "linux",
-        not(kqueue_stand_in),
-        any(
-            target_arch = "x86_64",
-            target_arch = "aarch64",
-            target_arch = "riscv64",
-            target_arch = "loongarch64",
-            target_arch = "powerpc64"
-        )
-    )
-)))]
 mod kernel_io;
 #[cfg(unix)]
 mod overlapped;
@@ -69,8 +35,6 @@ mod request;
 mod unix;
 #[cfg(windows)]
 mod windows;
-
-use std::io;
 
 #[cfg(unix)]
 use self::unix as system;
@@ -86,23 +50,3 @@ pub(crate) use self::in_flight::{Operations, Reason};
 pub use self::overlapped::Overlapped;
 #[cfg(unix)]
 pub(crate) use self::{overlapped::Memory, request::Kind};
-
-/// The result of passing an operation to the system.
-enum Begun {
-    #[cfg_attr(unix, allow(dead_code, reason = "there they are queued"))]
-    Pending,
-    /// The system gets it with the next flush.
-    #[cfg_attr(windows, allow(dead_code, reason = "there is no queue"))]
-    Queued(helpers::Ticket),
-    /// The system does not perform it. A helper thread may.
-    Refused,
-    /// It has completed, without a packet.
-    Over(io::Result<usize>),
-}
-
-/// What the system reports of an operation.
-enum Completed {
-    Done(io::Result<usize>),
-    /// It was cancelled or interrupted, for whatever reason.
-    Cancelled,
-}

@@ -132,7 +132,7 @@ impl Operations {
     pub(crate) unsafe fn begin_at<F: AsFd>(
         &self,
         kind: Kind,
-        file: &F,
+        file: F,
         memory: Memory,
         completion_key: usize,
         overlapped: *mut Overlapped,
@@ -160,15 +160,14 @@ impl Operations {
         };
         let packet = Entry::new(completion_key, 0, overlapped.expose_provenance());
         // SAFETY: by the promise.
-        let begun = unsafe {
-            begin(overlapped);
-            self.begin_callers(request, packet)
-        };
-        if begun.is_err() {
-            // SAFETY: as above.
-            unsafe { withdraw(overlapped) };
+        unsafe {
+            (*overlapped).internal.store(PENDING, Ordering::Relaxed);
+            let begun = self.begin_callers(request, packet);
+            if begun.is_err() {
+                (*overlapped).internal.store(SUCCESS, Ordering::Relaxed);
+            }
+            begun
         }
-        begun
     }
 
     /// Cancels the operation with this block, if it is in progress.
@@ -222,26 +221,6 @@ impl Memory {
 
 fn os_error(error: io::Error) -> Error {
     Error::Os(error.raw_os_error().unwrap_or(libc::EINVAL))
-}
-
-/// An operation is about to be begun with this block.
-///
-/// # Safety
-///
-/// The block is valid.
-unsafe fn begin(overlapped: *mut Overlapped) {
-    // SAFETY: by the promise.
-    unsafe { (*overlapped).internal.store(PENDING, Ordering::Relaxed) };
-}
-
-/// It was not begun.
-///
-/// # Safety
-///
-/// The block is valid.
-unsafe fn withdraw(overlapped: *mut Overlapped) {
-    // SAFETY: by the promise.
-    unsafe { (*overlapped).internal.store(SUCCESS, Ordering::Relaxed) };
 }
 
 /// The packet of an operation, whose block says from now on how it has ended, and is its caller's again.

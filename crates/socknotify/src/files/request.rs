@@ -130,32 +130,87 @@ impl Request {
     ///
     /// The memory is valid, and nobody else uses it meanwhile.
     pub(super) unsafe fn perform(&self, progress: &dyn Progress) -> io::Result<usize> {
-        let length = self.length as usize;
-        // A slice has an address even if it has no bytes.
-        let memory = match length {
-            0 => NonNull::dangling().as_ptr(),
-            _ => self.memory,
-        };
-        if !matches!(self.kind, Kind::Read | Kind::ReadParts) {
+        let whole = [Part::new(self.memory, self.length as usize)];
+        self.with_file(|file| {
+            let parts = match self.kind {
+                Kind::Read | Kind::Write => &whole,
+                // SAFETY: by the promise.
+                Kind::ReadParts | Kind::WriteParts => unsafe { self.parts() },
+                Kind::SyncAll | Kind::SyncData => {
+                    progress.waits();
+                    let is_all = self.kind == Kind::SyncAll;
+                    let done = if is_all {
+                        file.sync_all()
+                    } else {
+                        file.sync_data()
+                    };
+                    return done.map(|()| 0);
+                }
+            };
+            // SAFETY: by the promise.
+            unsafe { self.perform_parts(file, parts, progress) }
+        })
+    }
+
+    /// `pread`, `pwrite` — One part after the other, up to a short one. What was done before an error is reported first.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the parts is valid, and nobody else uses it meanwhile.
+    unsafe fn perform_parts(
+        &self,
+        file: &File,
+        parts: &[Part],
+        progress: &dyn Progress,
+    ) -> io::Result<usize> {
+        let reads = matches!(self.kind, Kind::Read | Kind::ReadParts);
+        if !reads {
             progress.waits();
         }
-        self.with_file(|file| match self.kind {
-            Kind::Read => {
-                // SAFETY: by the promise.
-                unsafe { read_pieces(file, memory, length, self.offset, progress) }
+        // The kernel may copy a whole call without letting another thread have the processor, and not every system writes more.
+        let most = if reads { PIECE } else { MOST as usize };
+        let mut done = 0;
+        for part in parts {
+            let mut at = 0;
+            loop {
+                let length = (part.length - at).min(most);
+                // A slice has an address even if it has no bytes.
+                let memory = match length {
+                    0 => NonNull::dangling().as_ptr(),
+                    // SAFETY: it is within the part.
+                    _ => unsafe { part.memory.add(at) },
+                };
+                // SAFETY: by the promise. Of what is written there is no reference that could change it.
+                let count = unsafe {
+                    let offset = self.offset + done as u64;
+                    match reads {
+                        true => read_at(
+                            file,
+                            slice::from_raw_parts_mut(memory, length),
+                            offset,
+                            progress,
+                        ),
+                        false => {
+                            system::write_at(file, slice::from_raw_parts(memory, length), offset)
+                        }
+                    }
+                };
+                let count = match count {
+                    Err(_) if done > 0 => return Ok(done),
+                    count => count?,
+                };
+                at += count;
+                done += count;
+                let is_whole = at == part.length;
+                if count < length || !(is_whole || reads && progress.goes_on()) {
+                    return Ok(done);
+                }
+                if is_whole {
+                    break;
+                }
             }
-            Kind::Write => {
-                // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts(memory, length) };
-                system::write_at(file, bytes, self.offset)
-            }
-            Kind::ReadParts | Kind::WriteParts => {
-                // SAFETY: by the promise.
-                unsafe { perform_parts(file, self.kind, self.parts(), self.offset, progress) }
-            }
-            Kind::SyncAll => file.sync_all().map(|()| 0),
-            Kind::SyncData => file.sync_data().map(|()| 0),
-        })
+        }
+        Ok(done)
     }
 }
 
@@ -196,75 +251,6 @@ fn read_at(
         Err(_) if done > 0 => Ok(done),
         Err(error) => Err(error),
     }
-}
-
-/// `pread` — A long read in pieces: the kernel may copy a whole call without letting another thread have the processor.
-///
-/// # Safety
-///
-/// The memory is valid, and nobody else uses it meanwhile.
-unsafe fn read_pieces(
-    file: &File,
-    memory: *mut u8,
-    length: usize,
-    offset: u64,
-    progress: &dyn Progress,
-) -> io::Result<usize> {
-    let mut done = 0;
-    loop {
-        let piece = (length - done).min(PIECE);
-        // SAFETY: by the promise.
-        let bytes = unsafe { slice::from_raw_parts_mut(memory.add(done), piece) };
-        match read_at(file, bytes, offset + done as u64, progress) {
-            Ok(count) if count == piece => done += count,
-            Ok(count) => return Ok(done + count),
-            // What was done is reported first.
-            Err(_) if done > 0 => return Ok(done),
-            Err(error) => return Err(error),
-        }
-        if done == length || !progress.goes_on() {
-            return Ok(done);
-        }
-    }
-}
-
-/// `preadv`, `pwritev` — One part after the other, up to a short one.
-///
-/// # Safety
-///
-/// The memory of the parts is valid, and nobody else uses it meanwhile.
-unsafe fn perform_parts(
-    file: &File,
-    kind: Kind,
-    parts: &[Part],
-    offset: u64,
-    progress: &dyn Progress,
-) -> io::Result<usize> {
-    let mut done = 0;
-    for part in parts.iter().filter(|part| part.length > 0) {
-        let offset = offset + done as u64;
-        let count = match kind {
-            Kind::ReadParts => {
-                // SAFETY: by the promise.
-                unsafe { read_pieces(file, part.memory, part.length, offset, progress) }
-            }
-            _ => {
-                // Not every system takes more at once.
-                let length = part.length.min(MOST as usize);
-                // SAFETY: by the promise.
-                let bytes = unsafe { slice::from_raw_parts(part.memory, length) };
-                system::write_at(file, bytes, offset)
-            }
-        };
-        match count {
-            Ok(count) if count == part.length => done += count,
-            Ok(count) => return Ok(done + count),
-            // What was done is reported first.
-            Err(_) if done > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(done)
 }
 
 #[cfg(all(test, not(interleavings)))]

@@ -1,111 +1,87 @@
 //! Which port a socket is registered with, for the whole process: a socket has one port at a time.
 //!
-//! A forked child begins with a table of its own: it cannot use its parent's ports, nor wait for a lock
-//! that a thread of the parent held when it forked.
+//! There is no lock that a thread could hold while the process forks. To a child, which cannot use its parent's ports, those
+//! that are older than itself own nothing.
 
-#![allow(
-    unsafe_code,
-    reason = "a child must not touch the lock that it has inherited"
-)]
+#![allow(unsafe_code, reason = "pages that are made without a lock, and stay")]
 
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::ptr::{null_mut, slice_from_raw_parts_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::Fd;
 use crate::RegistrationError;
-use crate::support::lock;
-use crate::support::pages::Pages;
+use crate::support::pages::{PAGES, length, position};
 
-/// The port that a descriptor number was registered with, in the lowest bits; above it, as much of the socket's
+/// By descriptor number, the port that it was registered with, in the lowest bits; above it, as much of the socket's
 /// identity as fits. 0 means no port.
-type Entry = u64;
+static OWNERS: [AtomicPtr<AtomicU64>; PAGES] = [const { AtomicPtr::new(null_mut()) }; PAGES];
 
 const PORT_BITS: u32 = 24;
 const PORTS: u32 = 1 << PORT_BITS;
 
-fn port_of(entry: Entry) -> u32 {
-    entry as u32 % PORTS
-}
+/// The id of the next port.
+static NEXT: AtomicU32 = AtomicU32::new(1);
 
-struct Owners {
-    entries: Mutex<Pages<Entry>>,
-    /// The inherited table, which does not change.
-    _inherited: *mut Owners,
-}
+/// The id of the first port of this process.
+static FIRST: AtomicU32 = AtomicU32::new(1);
 
-/// Null until the first port registers something, in a process and in each forked child.
-static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
-
-/// The table that a forked child has inherited, and does not use.
-static INHERITED: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
-
-/// The last in the order of locks: a thread that holds it takes no other, and makes no system call.
-fn lock() -> MutexGuard<'static, Pages<Entry>> {
-    let mut owners = OWNERS.load(Ordering::Acquire);
-    if owners.is_null() {
-        let new = Box::into_raw(Box::new(Owners {
-            entries: Mutex::new(Pages::new()),
-            _inherited: INHERITED.load(Ordering::Acquire),
-        }));
-        let found = OWNERS.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
-        owners = match found {
-            Ok(_) => new,
-            Err(other) => {
+fn entry(fd: Fd) -> &'static AtomicU64 {
+    let (page, place) = position(fd.0);
+    let mut values = OWNERS[page].load(Ordering::Acquire);
+    if values.is_null() {
+        let new: Box<[AtomicU64]> = std::iter::repeat_with(AtomicU64::default)
+            .take(length(page))
+            .collect();
+        let new = Box::into_raw(new).cast();
+        let found =
+            OWNERS[page].compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
+        values = found.map_or_else(
+            |other| {
                 // SAFETY: it was made above, and nobody else has it.
-                drop(unsafe { Box::from_raw(new) });
+                drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(new, length(page))) });
                 other
-            }
-        };
+            },
+            |_| new,
+        );
     }
-    // SAFETY: what the pointer is set to is never freed.
-    let owners = unsafe { &*owners };
-    lock::lock(&owners.entries)
+    // SAFETY: a page has this length, and is never freed.
+    unsafe { &*values.add(place) }
 }
 
-/// In a forked child nothing is owned: the parent's table is not used.
+/// In a forked child nothing is owned.
 #[cfg(unix)]
 pub(super) fn forget_all() {
-    let inherited = OWNERS.swap(null_mut(), Ordering::AcqRel);
-    if !inherited.is_null() {
-        INHERITED.store(inherited, Ordering::Release);
-    }
+    FIRST.store(NEXT.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// A port, as the owner of sockets.
 #[derive(Debug)]
-pub(crate) struct Owner(u32);
+pub(crate) struct Owner(u64);
 
 impl Owner {
-    /// `id`: different for every port of this process. One in some 16 million has the same as another.
-    pub(crate) fn new(id: u32) -> Self {
-        Owner(id % (PORTS - 1) + 1)
-    }
-
-    fn entry(&self, identity: u64) -> Entry {
-        identity << PORT_BITS | Entry::from(self.0)
+    /// One in some 16 million has the same id as another.
+    pub(crate) fn new() -> Self {
+        Owner(u64::from(NEXT.fetch_add(1, Ordering::Relaxed) % PORTS))
     }
 
     /// Own what has this identity, unless another port does.
     ///
     /// An owner of another socket that had the same number lost it when that socket was closed.
     pub(crate) fn claim(&self, fd: Fd, identity: u64) -> Result<(), RegistrationError> {
-        let mut owners = lock();
-        let entry = owners.entry(fd.0);
-        let is_same = *entry >> PORT_BITS == self.entry(identity) >> PORT_BITS;
-        if port_of(*entry) != 0 && port_of(*entry) != self.0 && is_same {
-            return Err(RegistrationError::OtherPort);
-        }
-        *entry = self.entry(identity);
-        Ok(())
+        let new = identity << PORT_BITS | self.0;
+        let claimed = entry(fd).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
+            let port = before % u64::from(PORTS);
+            let is_same = before >> PORT_BITS == new >> PORT_BITS;
+            let is_owned = port >= u64::from(FIRST.load(Ordering::Relaxed)) && port != self.0;
+            (!(is_same && is_owned)).then_some(new)
+        });
+        claimed.map(drop).map_err(|_| RegistrationError::OtherPort)
     }
 
     /// Release the number, if this port still owns it.
     pub(crate) fn release(&self, fd: Fd) {
-        if let Some(entry) = lock().get_mut(fd.0) {
-            if port_of(*entry) == self.0 {
-                *entry = 0;
-            }
-        }
+        let _ = entry(fd).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
+            (before % u64::from(PORTS) == self.0).then_some(0)
+        });
     }
 }

@@ -1,35 +1,18 @@
 //! [`ThreadState`]: whether a thread of this process runs or sleeps, read by another thread.
 
-#[cfg(target_vendor = "apple")]
-mod apple;
-#[cfg(all(target_os = "linux", not(any(interleavings, simulated))))]
-mod linux;
-#[cfg(any(target_os = "freebsd", target_os = "netbsd"))]
-mod listed;
-#[cfg(simulated)]
-mod simulated;
-#[cfg(any(
-    all(target_os = "linux", interleavings),
-    target_os = "openbsd",
-    target_os = "dragonfly"
-))]
+#[cfg_attr(
+    all(target_os = "linux", not(any(interleavings, simulated))),
+    path = "thread_state/linux.rs"
+)]
+#[cfg_attr(target_vendor = "apple", path = "thread_state/apple.rs")]
+#[cfg_attr(
+    any(target_os = "freebsd", target_os = "netbsd"),
+    path = "thread_state/listed.rs"
+)]
+#[cfg_attr(simulated, path = "thread_state/simulated.rs")]
 mod unknown;
 
-#[cfg(target_vendor = "apple")]
-use self::apple::Thread;
-#[cfg(all(target_os = "linux", not(any(interleavings, simulated))))]
-use self::linux::Thread;
-#[cfg(any(target_os = "freebsd", target_os = "netbsd"))]
-use self::listed::Thread;
-#[cfg(simulated)]
-use self::simulated::Thread;
-#[cfg(any(
-    all(target_os = "linux", interleavings),
-    target_os = "openbsd",
-    target_os = "dragonfly"
-))]
 use self::unknown::Thread;
-#[cfg(unix)]
 use super::Process;
 
 #[cfg(all(test, not(interleavings)))]
@@ -65,52 +48,55 @@ pub(crate) enum Activity {
 
 pub(crate) use crate::values::snapshot::Description;
 
+/// A thread, as the system shows it.
+trait Look {
+    fn activity(&self) -> Activity;
+
+    /// Whether it is known to have ended. This opens nothing.
+    fn has_ended(&self) -> bool {
+        self.activity() == Activity::Ended
+    }
+
+    /// What people know it by, and what it is in now.
+    fn describe(&self) -> Description {
+        Description::default()
+    }
+}
+
 /// What is needed to see what one thread does.
 #[derive(Debug)]
 pub(crate) struct ThreadState {
-    #[cfg(unix)]
     process: Process,
-    #[cfg(unix)]
     thread: Thread,
 }
 
 impl ThreadState {
     /// Of the calling thread.
     pub(crate) fn of_this() -> Self {
-        #[cfg(unix)]
         let process = Process::this();
         ThreadState {
-            #[cfg(unix)]
             process,
-            #[cfg(unix)]
             thread: Thread::this(process),
         }
     }
 
+    /// Whether it can be looked at. A forked child sees nothing of its parent's.
+    fn seen(&self) -> Option<&Thread> {
+        self.process.is_this().then_some(&self.thread)
+    }
+
     /// What people know the thread by, and what it is in now.
     pub(crate) fn describe(&self) -> Description {
-        #[cfg(all(target_os = "linux", not(interleavings)))]
-        if self.process.is_this() {
-            return self.thread.describe();
-        }
-        Description::default()
+        self.seen().map(Look::describe).unwrap_or_default()
     }
 
     /// Whether it is known to have ended. This opens nothing.
     pub(crate) fn has_ended(&self) -> bool {
-        #[cfg(all(target_os = "linux", not(interleavings)))]
-        if self.process.is_this() {
-            return self.thread.has_ended();
-        }
-        cfg!(any(interleavings, not(target_os = "linux"))) && self.activity() == Activity::Ended
+        self.seen().is_some_and(Look::has_ended)
     }
 
     /// What the thread does now. [`Unknown`](Activity::Unknown) in a forked child.
     pub(crate) fn activity(&self) -> Activity {
-        #[cfg(unix)]
-        if self.process.is_this() {
-            return self.thread.activity();
-        }
-        Activity::Unknown
+        self.seen().map_or(Activity::Unknown, Look::activity)
     }
 }

@@ -68,16 +68,9 @@ impl CompletionPort {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
+        let (operations, memory) = (self.operations(), Memory::of(memory));
         // SAFETY: the promise is the same.
-        unsafe {
-            self.operations().begin_at(
-                Kind::Read,
-                &file,
-                Memory::of(memory),
-                completion_key,
-                overlapped,
-            )
-        }
+        unsafe { operations.begin_at(Kind::Read, file, memory, completion_key, overlapped) }
     }
 
     /// `WriteFile` — Begins to write memory to a file, as [`read_at`](Self::read_at) reads.
@@ -98,17 +91,9 @@ impl CompletionPort {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        let memory = memory.cast_mut();
+        let (operations, memory) = (self.operations(), Memory::of(memory.cast_mut()));
         // SAFETY: the promise is the same, and what is written is only read.
-        unsafe {
-            self.operations().begin_at(
-                Kind::Write,
-                &file,
-                Memory::of(memory),
-                completion_key,
-                overlapped,
-            )
-        }
+        unsafe { operations.begin_at(Kind::Write, file, memory, completion_key, overlapped) }
     }
 
     /// `preadv` — Begins to read from a file into several parts of memory, one after the other, as
@@ -133,8 +118,8 @@ impl CompletionPort {
         // SAFETY: the promise is the same; and an `IoSliceMut` has the layout of a part.
         unsafe {
             let memory = Memory::of_parts(parts.cast(), parts.len());
-            self.operations()
-                .begin_at(Kind::ReadParts, &file, memory, completion_key, overlapped)
+            let operations = self.operations();
+            operations.begin_at(Kind::ReadParts, file, memory, completion_key, overlapped)
         }
     }
 
@@ -160,8 +145,8 @@ impl CompletionPort {
         // SAFETY: the promise is the same; and an `IoSlice` has the layout of a part.
         unsafe {
             let memory = Memory::of_parts(parts.cast(), parts.len());
-            self.operations()
-                .begin_at(Kind::WriteParts, &file, memory, completion_key, overlapped)
+            let operations = self.operations();
+            operations.begin_at(Kind::WriteParts, file, memory, completion_key, overlapped)
         }
     }
 
@@ -185,16 +170,14 @@ impl CompletionPort {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
+        let (operations, memory) = (self.operations(), Memory::NONE);
         let kind = if only_data {
             Kind::SyncData
         } else {
             Kind::SyncAll
         };
         // SAFETY: the promise is the same.
-        unsafe {
-            self.operations()
-                .begin_at(kind, &file, Memory::NONE, completion_key, overlapped)
-        }
+        unsafe { operations.begin_at(kind, file, memory, completion_key, overlapped) }
     }
 
     /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or

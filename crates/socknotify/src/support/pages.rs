@@ -2,50 +2,11 @@
 
 use std::sync::OnceLock;
 
-const PAGE: usize = 256;
-
-/// Values by index. A page is allocated for its first value, and stays.
-#[derive(Debug)]
-pub(crate) struct Pages<T> {
-    pages: Vec<Option<Box<[T; PAGE]>>>,
-}
-
-/// Made where it stays: the thread's stack may have no room for it.
-#[cold]
-fn new_page<T: Default>() -> Box<[T; PAGE]> {
-    let values: Box<[T]> = std::iter::repeat_with(T::default).take(PAGE).collect();
-    match values.try_into() {
-        Ok(page) => page,
-        Err(_) => unreachable!("it has as many values"),
-    }
-}
-
-impl<T: Default> Pages<T> {
-    pub(crate) const fn new() -> Self {
-        Pages { pages: Vec::new() }
-    }
-
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        let index = index as usize;
-        let page = self.pages.get_mut(index / PAGE)?.as_mut()?;
-        Some(&mut page[index % PAGE])
-    }
-
-    /// The value at `index`, made if there was none.
-    pub(crate) fn entry(&mut self, index: u32) -> &mut T {
-        let index = index as usize;
-        if self.pages.len() <= index / PAGE {
-            self.pages.resize_with(index / PAGE + 1, || None);
-        }
-        &mut self.pages[index / PAGE].get_or_insert_with(new_page)[index % PAGE]
-    }
-}
-
 /// How many values the first page of [`SharedPages`] has.
 const FIRST: usize = 64;
 
 /// Enough for all indices of 31 bits, and on 64-bit processors for all of 32.
-const PAGES: usize = 27;
+pub(crate) const PAGES: usize = 27;
 
 /// Values by index, to be read without a lock while there come more: each page is twice as long as the one before, and never
 /// moves.
@@ -56,11 +17,17 @@ pub(crate) struct SharedPages<T> {
 
 /// The page of an index, and its place there.
 #[inline]
-fn position(index: u32) -> (usize, usize) {
+pub(crate) fn position(index: u32) -> (usize, usize) {
     // The pages begin at 0, 64, 64 + 128, …: with 64 added, at powers of two.
     let position = index as usize + FIRST;
     let bits = position.ilog2();
     ((bits - FIRST.ilog2()) as usize, position ^ 1 << bits)
+}
+
+/// How many values a page has.
+#[inline]
+pub(crate) fn length(page: usize) -> usize {
+    FIRST << page
 }
 
 impl<T: Default> SharedPages<T> {
@@ -81,7 +48,7 @@ impl<T: Default> SharedPages<T> {
         let (page, place) = position(index);
         let values = self.pages[page].get_or_init(|| {
             let values = std::iter::repeat_with(T::default);
-            values.take(FIRST << page).collect()
+            values.take(length(page)).collect()
         });
         &values[place]
     }
@@ -92,7 +59,7 @@ impl<T: Default> SharedPages<T> {
         let pages = pages.filter_map(|(page, values)| Some((page, values.get()?)));
         pages.flat_map(|(page, values)| {
             // Only of a page that is there it is no greater than an index.
-            let first = (FIRST << page) - FIRST;
+            let first = length(page) - FIRST;
             let values = values.iter().enumerate();
             values.map(move |(place, value)| ((first + place) as u32, value))
         })
@@ -105,16 +72,6 @@ mod tests {
 
     fn indices() -> impl Iterator<Item = u32> {
         (0..5000).chain([1 << 20])
-    }
-
-    #[test]
-    fn every_index_has_a_value_of_its_own() {
-        let mut pages = Pages::<u32>::new();
-        for index in indices() {
-            assert_eq!(*pages.entry(index), 0);
-            *pages.entry(index) = index ^ 1;
-        }
-        assert!(indices().all(|index| pages.get_mut(index) == Some(&mut (index ^ 1))));
     }
 
     #[test]

@@ -123,12 +123,18 @@ impl<V: Default> Slots<V> {
 
     /// Give a value an index and a generation. `None`, with the value dropped, if every index is in use.
     pub(crate) fn insert(&self, value: V) -> Option<Token> {
+        let (token, mut content) = self.insert_default()?;
+        *content = value;
+        Some(token)
+    }
+
+    /// Insert the default, and keep it locked.
+    pub(crate) fn insert_default(&self) -> Option<(Token, Occupied<'_, V>)> {
         let index = self.claim()?;
         let slot = self.slots.entry(index);
-        let mut content = lock(&slot.value);
-        *content = value;
+        let value = lock(&slot.value);
         let generation = slot.advance();
-        Some(Token { index, generation })
+        Some((Token { index, generation }, Occupied { slot, value }))
     }
 
     fn claim(&self) -> Option<u32> {
@@ -168,6 +174,13 @@ impl<V: Default> Slots<V> {
         is_current.then_some(value)
     }
 
+    /// Whether there is a value of this key, without its lock.
+    pub(crate) fn has(&self, key: usize) -> bool {
+        let index = index_of(key);
+        let slot = self.slots.get(index);
+        slot.is_some_and(|slot| self.compose(index, slot.generation()) == key)
+    }
+
     /// The value that has an index now, of whatever generation.
     pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V>> {
         self.lock(index)
@@ -176,39 +189,27 @@ impl<V: Default> Slots<V> {
     /// Remove the value that a token names. After that the token names nothing.
     pub(crate) fn remove(&self, token: Token) -> Option<V> {
         let content = self.get(token)?;
-        self.vacate(token.index, content)
-    }
-
-    /// Remove the value that a token names, unless it is to stay.
-    pub(crate) fn remove_unless(
-        &self,
-        token: Token,
-        stays: impl FnOnce(&Occupied<'_, V>) -> bool,
-    ) -> Option<V> {
-        let content = self.get(token).filter(|content| !stays(content))?;
-        self.vacate(token.index, content)
+        Some(self.vacate(token.index, content))
     }
 
     /// Remove the value that a key names.
     pub(crate) fn remove_by_key(&self, key: usize) -> Option<V> {
         let content = self.get_by_key(key)?;
-        self.vacate(index_of(key), content)
+        Some(self.vacate(index_of(key), content))
     }
 
-    fn vacate(&self, index: u32, mut content: Occupied<'_, V>) -> Option<V> {
+    /// Remove the value of a locked slot with this index.
+    pub(crate) fn vacate(&self, index: u32, mut content: Occupied<'_, V>) -> V {
         let value = std::mem::take(&mut *content);
         content.slot.advance();
         drop(content);
         lock(&self.vacant).indices.push(index);
-        Some(value)
+        value
     }
 
     /// Every value, one after the other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Occupied<'_, V>> {
-        self.slots.iter().filter_map(|(_, slot)| {
-            let value = lock(&slot.value);
-            is_occupied(slot.generation()).then_some(Occupied { slot, value })
-        })
+        self.iter_named().map(|(_, value)| value)
     }
 
     /// The value that a key names, and its token.

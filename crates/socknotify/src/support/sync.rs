@@ -1,25 +1,17 @@
 //! Locks, atomics and thread-locals of what is model-checked: the standard library's, or loom's.
 
 #[cfg(interleavings)]
-pub(crate) use loom::sync::Condvar;
-#[cfg(interleavings)]
-pub(crate) use loom::sync::atomic::AtomicUsize;
-#[cfg(interleavings)]
-pub(crate) use loom::sync::atomic::{AtomicU64, fence};
-#[cfg(interleavings)]
-pub(crate) use loom::sync::{Mutex, MutexGuard};
-#[cfg(interleavings)]
-pub(crate) use loom::thread_local;
+pub(crate) use loom::{
+    sync::atomic::{AtomicU64, AtomicUsize, fence},
+    sync::{Condvar, Mutex, MutexGuard},
+    thread_local,
+};
 #[cfg(not(interleavings))]
-pub(crate) use std::sync::Condvar;
-#[cfg(not(interleavings))]
-pub(crate) use std::sync::atomic::AtomicUsize;
-#[cfg(not(interleavings))]
-pub(crate) use std::sync::atomic::{AtomicU64, fence};
-#[cfg(not(interleavings))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
-#[cfg(not(interleavings))]
-pub(crate) use std::thread_local;
+pub(crate) use std::{
+    sync::atomic::{AtomicU64, AtomicUsize, fence},
+    sync::{Condvar, Mutex, MutexGuard},
+    thread_local,
+};
 
 use std::sync::PoisonError;
 use std::time::Duration;

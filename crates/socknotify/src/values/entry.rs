@@ -72,7 +72,7 @@ impl Events {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[doc(alias = "OVERLAPPED_ENTRY")]
 pub struct Entry {
     /// The key of the registration, or of the posted packet.
@@ -90,7 +90,7 @@ pub struct Entry {
     /// The status in the kernel's packet of an operation, which is the caller's if the port is.
     #[cfg(windows)]
     pub(crate) status: i32,
-    origin: From,
+    origin: Option<Origin>,
 }
 
 /// How an operation on a file has ended: an error number of the system, or one of two more. A packet carries it beside
@@ -118,17 +118,6 @@ pub enum Origin {
     Completion,
 }
 
-/// [`Origin`], where it may be unknown.
-#[derive(Clone, Copy, Debug, Default)]
-enum From {
-    #[default]
-    Posted,
-    Notification,
-    Completion,
-    #[cfg_attr(not(windows), allow(dead_code, reason = "the engine knows"))]
-    Unknown,
-}
-
 impl Entry {
     /// A packet to post.
     pub const fn new(completion_key: usize, transferred: u32, overlapped: usize) -> Self {
@@ -140,14 +129,14 @@ impl Entry {
             status: Status::SUCCESS,
             #[cfg(windows)]
             status: 0,
-            origin: From::Posted,
+            origin: Some(Origin::Posted),
         }
     }
 
     /// A notification.
     pub(crate) const fn notification(completion_key: usize, events: Events) -> Self {
         Entry {
-            origin: From::Notification,
+            origin: Some(Origin::Notification),
             ..Self::new(completion_key, events.bits(), 0)
         }
     }
@@ -166,7 +155,7 @@ impl Entry {
     /// This packet, from something else that has completed.
     pub(crate) const fn completion(self) -> Self {
         Entry {
-            origin: From::Completion,
+            origin: Some(Origin::Completion),
             ..self
         }
     }
@@ -175,7 +164,7 @@ impl Entry {
     #[cfg_attr(not(windows), allow(dead_code, reason = "the engine knows"))]
     pub(crate) const fn unknown(self) -> Self {
         Entry {
-            origin: From::Unknown,
+            origin: None,
             ..self
         }
     }
@@ -198,12 +187,7 @@ impl Entry {
     /// # }
     /// ```
     pub const fn origin(&self) -> Option<Origin> {
-        match self.origin {
-            From::Posted => Some(Origin::Posted),
-            From::Notification => Some(Origin::Notification),
-            From::Completion => Some(Origin::Completion),
-            From::Unknown => None,
-        }
+        self.origin
     }
 
     /// What it carries.
@@ -217,6 +201,12 @@ impl Entry {
     #[doc(alias = "SocketNotificationRetrieveEvents")]
     pub const fn events(&self) -> Events {
         Events::from_bits_truncate(self.transferred)
+    }
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self::new(0, 0, 0)
     }
 }
 

@@ -12,7 +12,6 @@ use std::os::windows::io::AsRawHandle;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{
     ERROR_HANDLE_EOF, ERROR_IO_PENDING, HANDLE, RtlNtStatusToDosError, STATUS_CANCELLED,
@@ -21,21 +20,15 @@ use windows_sys::Win32::Foundation::{
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 
-use crate::Entry;
+use super::{Association, Completed, Entry, FileDriver, KernelIo, Operations, Request, Stage};
 use crate::backend::SystemPort;
-use crate::files::helpers::Ticket;
-use crate::files::request::{Association, Kind, Request};
-use crate::files::{Begun, Completed, FileDriver, Operations};
+use crate::files::request::Kind;
 use crate::support::lock::lock;
 
-/// What this does.
 pub(in crate::files) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
 
-/// How long closing waits before it looks what has completed.
-pub(in crate::files) const TICK: Duration = Duration::from_millis(1);
-
 /// A port whose packets are those of the kernel's.
-pub(in crate::files) struct KernelIo {
+struct AssociatedPort {
     /// Different for each.
     id: u64,
     port: SystemPort,
@@ -61,34 +54,32 @@ struct PendingIo {
 // belong to the process.
 unsafe impl Send for InFlight {}
 
-impl KernelIo {
-    pub(in crate::files) fn probe() -> io::Result<()> {
-        Ok(())
-    }
+pub(in crate::files) fn probe() -> io::Result<()> {
+    Ok(())
+}
 
-    /// Operations that complete on this port.
-    pub(in crate::files) fn new(_: &Arc<Operations>, port: &SystemPort) -> io::Result<Arc<Self>> {
-        static PORTS: AtomicU64 = AtomicU64::new(0);
-        Ok(Arc::new(KernelIo {
-            id: PORTS.fetch_add(1, Ordering::Relaxed),
-            port: port.clone(),
-            in_flight: Mutex::default(),
-        }))
-    }
+/// Operations that complete on this port.
+pub(in crate::files) fn open(
+    _: &Arc<Operations>,
+    port: &SystemPort,
+) -> io::Result<Arc<dyn KernelIo>> {
+    static PORTS: AtomicU64 = AtomicU64::new(0);
+    Ok(Arc::new(AssociatedPort {
+        id: PORTS.fetch_add(1, Ordering::Relaxed),
+        port: port.clone(),
+        in_flight: Mutex::default(),
+    }))
+}
 
+impl KernelIo for AssociatedPort {
     /// `CreateIoCompletionPort` — Have the operations on a file complete on the port under this key, if it was opened
     /// for that.
-    pub(in crate::files) fn associate(&self, file: &File, key: usize) -> Association {
+    fn associate(&self, file: &File, key: usize) -> Association {
         let associated = self.port.associate(file.as_raw_handle(), key);
         associated.ok().map(|()| self.id)
     }
 
-    /// Begin an operation.
-    ///
-    /// # Safety
-    ///
-    /// The request's file and memory stay valid, and nobody touches the memory, until its completion was taken.
-    pub(in crate::files) unsafe fn begin(&self, key: usize, request: &Request) -> Begun {
+    unsafe fn begin(&self, _: &Operations, key: usize, request: &Request) -> Option<Stage> {
         let &Request {
             file: handle,
             association,
@@ -99,7 +90,7 @@ impl KernelIo {
             ..
         } = request;
         if association != Some(self.id) || ![Kind::Read, Kind::Write].contains(&kind) {
-            return Begun::Refused;
+            return None;
         }
         // Without the lock: what is in the system's cache is copied in this call.
         let overlapped = lock(&self.in_flight).add(key, handle, offset);
@@ -113,53 +104,36 @@ impl KernelIo {
         };
         if begun != 0 {
             // Its packet comes even so.
-            return Begun::Pending;
+            return Some(Stage::InKernel(None));
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error().map(|code| code as u32) {
-            Some(ERROR_IO_PENDING) => Begun::Pending,
+            Some(ERROR_IO_PENDING) => Some(Stage::InKernel(None)),
             code => {
                 lock(&self.in_flight).forget(overlapped.addr());
-                match code {
-                    Some(ERROR_HANDLE_EOF) => Begun::Over(Ok(0)),
-                    _ => Begun::Over(Err(error)),
-                }
+                Some(Stage::Done(match code {
+                    Some(ERROR_HANDLE_EOF) => Ok(0),
+                    _ => Err(error),
+                }))
             }
         }
     }
 
-    /// There is nothing to flush: operations begin at once.
-    pub(in crate::files) fn flush(&self) {}
-
-    /// There is no queue.
-    pub(in crate::files) fn withdraw(&self, _: Ticket) {}
-
-    /// There is no thread.
-    pub(in crate::files) fn join(&self) {}
-
     /// `CancelIoEx` — Cancel an operation, if that is still possible.
-    pub(in crate::files) fn cancel(&self, key: usize) {
+    fn cancel(&self, key: usize) {
         if let Some(pending) = lock(&self.in_flight).pending.get(&key) {
             pending.cancel();
         }
     }
 
-    /// The operation of a packet, and its outcome.
-    pub(in crate::files) fn on_completed(&self, entry: &Entry) -> Option<(usize, Completed)> {
+    fn on_packet(&self, entry: &Entry) -> Option<(usize, Completed)> {
         let mut in_flight = lock(&self.in_flight);
         let key = *in_flight.keys.get(&entry.overlapped)?;
         Some((key, in_flight.take_completed(key)?))
     }
 
-    /// The outcome of an operation whose packet was not dequeued.
-    pub(in crate::files) fn completed(&self, key: usize) -> Option<Completed> {
+    fn completed(&self, key: usize) -> Option<Completed> {
         lock(&self.in_flight).take_completed(key)
-    }
-
-    /// Cancel all operations that can be cancelled.
-    pub(in crate::files) fn close(&self) {
-        let in_flight = lock(&self.in_flight);
-        in_flight.pending.values().for_each(PendingIo::cancel);
     }
 }
 

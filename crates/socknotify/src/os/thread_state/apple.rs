@@ -6,7 +6,7 @@
 use libc::{mach_port_t, thread_basic_info};
 
 use crate::os::Process;
-use crate::os::thread_state::Activity;
+use crate::os::thread_state::{Activity, Look};
 
 unsafe extern "C" {
     fn mach_port_deallocate(task: mach_port_t, name: mach_port_t) -> libc::kern_return_t;
@@ -30,24 +30,12 @@ impl Thread {
             port: unsafe { libc::mach_thread_self() },
         }
     }
+}
 
-    pub(crate) fn activity(&self) -> Activity {
-        let mut info = thread_basic_info {
-            user_time: libc::time_value_t {
-                seconds: 0,
-                microseconds: 0,
-            },
-            system_time: libc::time_value_t {
-                seconds: 0,
-                microseconds: 0,
-            },
-            cpu_usage: 0,
-            policy: 0,
-            run_state: 0,
-            flags: 0,
-            suspend_count: 0,
-            sleep_time: 0,
-        };
+impl Look for Thread {
+    fn activity(&self) -> Activity {
+        // SAFETY: any bits are a value of the structure.
+        let mut info: thread_basic_info = unsafe { std::mem::zeroed() };
         let mut count = libc::THREAD_BASIC_INFO_COUNT;
         let flavor = libc::THREAD_BASIC_INFO as libc::thread_flavor_t;
         // SAFETY: `info` has room for `count` integers, which are all that it consists of.

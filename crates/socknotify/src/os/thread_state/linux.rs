@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::os::Process;
-use crate::os::thread_state::{Activity, Description};
+use crate::os::thread_state::{Activity, Description, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -44,9 +44,11 @@ impl Thread {
             stat: OnceLock::new(),
         }
     }
+}
 
+impl Look for Thread {
     /// What `/proc` says of it, if that shows this process.
-    pub(crate) fn describe(&self) -> Description {
+    fn describe(&self) -> Description {
         let shows = shows_this_process();
         let read = |file| {
             let path = format!("/proc/self/task/{}/{file}", self.id);
@@ -61,7 +63,7 @@ impl Thread {
     }
 
     /// `tgkill` — If its number is another thread's by now, that is not seen before a look has opened its state.
-    pub(crate) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         if let Some(stat) = self.stat.get() {
             return read(stat) == Activity::Ended;
         }
@@ -71,7 +73,7 @@ impl Thread {
     }
 
     /// Unknown if `/proc` does not show the state, now or at all.
-    pub(crate) fn activity(&self) -> Activity {
+    fn activity(&self) -> Activity {
         if let Some(stat) = self.stat.get() {
             return read(stat);
         }
@@ -169,4 +171,5 @@ fn from_stat(line: &[u8]) -> Activity {
 }
 
 #[cfg(test)]
+#[path = "linux/tests.rs"]
 mod tests;

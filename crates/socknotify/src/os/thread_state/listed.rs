@@ -5,20 +5,16 @@
 
 #![allow(unsafe_code, reason = "the kernel fills in a list")]
 
-#[cfg(target_os = "freebsd")]
-mod freebsd;
-#[cfg(target_os = "netbsd")]
-mod netbsd;
+#[cfg_attr(target_os = "freebsd", path = "listed/freebsd.rs")]
+#[cfg_attr(target_os = "netbsd", path = "listed/netbsd.rs")]
+mod system;
 
 use std::ptr;
 
-#[cfg(target_os = "freebsd")]
-use self::freebsd::{Entry, id, list_name, look, this_id};
-#[cfg(target_os = "netbsd")]
-use self::netbsd::{Entry, id, list_name, look, this_id};
+use self::system::{Entry, id, list_name, look, this_id};
 use crate::os::Process;
 use crate::os::calls::{Errno, outcome};
-use crate::os::thread_state::Activity;
+use crate::os::thread_state::{Activity, Look};
 
 /// A thread of this process.
 #[derive(Debug)]
@@ -30,9 +26,11 @@ impl Thread {
     pub(crate) fn this(_: Process) -> Self {
         Thread { id: this_id() }
     }
+}
 
+impl Look for Thread {
     /// Its cost grows with the number of threads of the process: the kernel lists them all.
-    pub(crate) fn activity(&self) -> Activity {
+    fn activity(&self) -> Activity {
         let Ok(threads) = list() else {
             return Activity::Unknown;
         };

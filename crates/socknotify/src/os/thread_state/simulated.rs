@@ -3,7 +3,7 @@
 use std::simulation;
 
 use crate::os::Process;
-use crate::os::thread_state::{Activity, Description};
+use crate::os::thread_state::{Activity, Look};
 
 #[derive(Debug)]
 pub(crate) struct Thread(Option<usize>);
@@ -12,16 +12,10 @@ impl Thread {
     pub(crate) fn this(_: Process) -> Self {
         Thread(simulation::this_thread())
     }
+}
 
-    pub(crate) fn describe(&self) -> Description {
-        Description::default()
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.activity() == Activity::Ended
-    }
-
-    pub(crate) fn activity(&self) -> Activity {
+impl Look for Thread {
+    fn activity(&self) -> Activity {
         match self.0.map(simulation::activity) {
             Some(simulation::Activity::Running) => Activity::Running,
             Some(simulation::Activity::Asleep) => Activity::Asleep,

@@ -5,7 +5,7 @@
 //! On DragonFly it was not tried.
 
 use crate::os::Process;
-use crate::os::thread_state::Activity;
+use crate::os::thread_state::{Activity, Look};
 
 #[derive(Debug)]
 pub(crate) struct Thread;
@@ -14,8 +14,10 @@ impl Thread {
     pub(crate) fn this(_: Process) -> Self {
         Thread
     }
+}
 
-    pub(crate) fn activity(&self) -> Activity {
+impl Look for Thread {
+    fn activity(&self) -> Activity {
         Activity::Unknown
     }
 }

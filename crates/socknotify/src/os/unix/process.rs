@@ -1,8 +1,8 @@
 //! [`Process`]: detects a fork without a system call.
 //!
 //! A thread that the child does not have may hold a lock. So each call checks whether it is in a child before it takes a
-//! lock: a handler counts forks in the child, and calls compare two integers. It also resets the table of which port a
-//! socket belongs to, so the child may register inherited sockets with a port of its own.
+//! lock: a handler counts forks in the child, and calls compare two integers. It also takes the sockets from the parent's
+//! ports, so the child may register inherited sockets with a port of its own.
 
 #![allow(unsafe_code, reason = "the system has to call back")]
 
