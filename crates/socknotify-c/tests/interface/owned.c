@@ -481,6 +481,35 @@ static void at_the_end_each_connection_has_its_last_event(void) {
     finish();
 }
 
+static void *count_last_events(void *count) {
+    sn_owned_event event;
+    uint32_t outcome;
+    while ((outcome = sn_owned_next(port, &event, SN_INFINITE)) == SN_SUCCESS) {
+        CHECK_EQ(event.kind, SN_OWNED_CLOSED);
+        *(int *)count += 1;
+    }
+    CHECK_EQ(outcome, SN_ABANDONED_WAIT);
+    return NULL;
+}
+
+/* Also if that thread takes no events. */
+static void draining_leads_to_the_last_event_whoever_ends_the_connection(void) {
+    for (int round = 0; round < 200; round += 1) {
+        pthread_t thread;
+        int count = 0;
+        begin(LIMIT);
+        struct peer *peer = adopt();
+        CHECK_EQ(pthread_create(&thread, NULL, count_last_events, &count), 0);
+        CHECK_EQ(sn_owned_drain(port, PATIENCE), SN_SUCCESS);
+        CHECK_EQ(sn_owned_end(port, peer->handle), SN_SUCCESS);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        CHECK_EQ(count, 1);
+        CHECK_EQ(sn_owned_close(port), SN_SUCCESS);
+        close(peer->theirs);
+        free(peer);
+    }
+}
+
 static atomic_long waiter;
 
 static void *wait_for_the_end(void *context) {
@@ -642,6 +671,7 @@ int main(void) {
     port = first;
     draining_reports_each_connection_once_and_then_all_end();
     at_the_end_each_connection_has_its_last_event();
+    draining_leads_to_the_last_event_whoever_ends_the_connection();
     closing_ends_waits_and_closes_what_the_port_owns();
     many_threads_agree();
     port = first;

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socknotify::owned::{Event, Held, Interest, Listening, Port, Serving, SlowHandler};
+use socknotify::owned::{
+    BorrowedSocket, Event, Held, Interest, Listening, Port, Serving, SlowHandler, Source,
+};
 use socknotify::{Backend, Error};
 
 use crate::support::{PATIENCE, port_with, uninterrupted, wait_until};
@@ -156,6 +158,39 @@ fn the_port_closes_when_the_last_connection_has_gone(backend: Backend) -> io::Re
     });
     assert_eq!(port.connections(), 0);
     assert!(port.close().is_empty());
+    Ok(())
+}
+
+/// A connection that says so when it is dropped.
+struct Ends(TcpStream, Arc<Mutex<Option<Arc<Port<Ends, &'static str>>>>>);
+
+impl Source for Ends {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.0.socket()
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(port) = self.1.lock().unwrap().as_ref() {
+            port.send("it has ended").expect("the port is open");
+        }
+    }
+}
+
+/// Who waits for the port to close does not miss it.
+#[for_every_backend]
+fn the_port_is_open_until_the_last_connection_was_dropped(backend: Backend) -> io::Result<()> {
+    let port = Arc::new(Port::from(port_with(backend, 2)?));
+    let tells = Arc::new(Mutex::new(Some(Arc::clone(&port))));
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let _peer = TcpStream::connect(listener.local_addr()?)?;
+    let connection = port.adopt(Ends(listener.accept()?.0, Arc::clone(&tells)))?;
+    port.drain(LONG);
+    drop(connection);
+    tells.lock().unwrap().take();
+    assert_eq!(port.worker(4).process(None), Err(Error::Closed));
+    assert_eq!(port.close().take_messages(), ["it has ended"]);
     Ok(())
 }
 

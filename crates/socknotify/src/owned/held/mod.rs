@@ -65,7 +65,7 @@ impl<T> Held<T> {
     pub fn into_inner(self) -> T {
         let node = *self.into_node();
         let socket = node.readiness.socket();
-        node.connections.retire(node.token, socket, true);
+        drop(node.connections.retire(node.token, socket, true));
         node.value
     }
 }
@@ -81,7 +81,9 @@ impl<T> Drop for Held<T> {
 
 fn close<T>(node: Node<T>) {
     let socket = node.readiness.socket();
-    node.connections.retire(node.token, socket, false);
+    // It counts as long as it is being dropped, which runs the caller's code: a port that drains is open until then.
+    let _counts = node.connections.retire(node.token, socket, false);
+    drop(node.value);
 }
 
 impl<T> Deref for Held<T> {

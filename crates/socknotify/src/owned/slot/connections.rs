@@ -511,13 +511,17 @@ impl<T> Connections<T> {
         count
     }
 
-    /// End the registration of a held connection, and its `Id`.
-    pub(in crate::owned) fn retire(&self, token: Token, socket: RawSocket, stays_open: bool) {
-        if !self.is_here() {
-            return;
+    /// End the registration of a held connection, and its `Id`. It counts as long as the result is there.
+    pub(in crate::owned) fn retire(
+        &self,
+        token: Token,
+        socket: RawSocket,
+        stays_open: bool,
+    ) -> Room<'_, T> {
+        if self.is_here() {
+            self.forget(token, socket, stays_open);
         }
-        self.forget(token, socket, stays_open);
-        self.connection_ended();
+        Room(self)
     }
 
     /// The same for entries that do not count as connections.
