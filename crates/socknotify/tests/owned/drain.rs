@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -162,7 +162,7 @@ fn the_port_closes_when_the_last_connection_has_gone(backend: Backend) -> io::Re
 }
 
 /// A connection that says so when it is dropped.
-struct Ends(TcpStream, Arc<Mutex<Option<Arc<Port<Ends, &'static str>>>>>);
+struct Ends(TcpStream, Weak<Port<Ends, &'static str>>);
 
 impl Source for Ends {
     fn socket(&self) -> BorrowedSocket<'_> {
@@ -172,9 +172,8 @@ impl Source for Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        if let Some(port) = self.1.lock().unwrap().as_ref() {
-            port.send("it has ended").expect("the port is open");
-        }
+        let port = self.1.upgrade().expect("the port is there");
+        port.send("it has ended").expect("the port is open");
     }
 }
 
@@ -182,13 +181,11 @@ impl Drop for Ends {
 #[for_every_backend]
 fn the_port_is_open_until_the_last_connection_was_dropped(backend: Backend) -> io::Result<()> {
     let port = Arc::new(Port::from(port_with(backend, 2)?));
-    let tells = Arc::new(Mutex::new(Some(Arc::clone(&port))));
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let _peer = TcpStream::connect(listener.local_addr()?)?;
-    let connection = port.adopt(Ends(listener.accept()?.0, Arc::clone(&tells)))?;
+    let connection = port.adopt(Ends(listener.accept()?.0, Arc::downgrade(&port)))?;
     port.drain(LONG);
     drop(connection);
-    tells.lock().unwrap().take();
     assert_eq!(port.worker(4).process(None), Err(Error::Closed));
     assert_eq!(port.close().take_messages(), ["it has ended"]);
     Ok(())
