@@ -20,6 +20,10 @@ static int sockets[2];
 static void nothing(void) {
 }
 
+static void create_port(void) {
+    CHECK_EQ(sn_create_port(2, &port), SN_SUCCESS);
+}
+
 /* The first registration of a port. */
 static void process(void) {
     sn_registration registration = {
@@ -51,6 +55,10 @@ static void deregister(void) {
 
 static sn_owned_port owner;
 static uint64_t handle;
+
+static void owned_create(void) {
+    CHECK_EQ(sn_owned_create(2, 100, &owner), SN_SUCCESS);
+}
 
 /* The first connection of a port, and its last event. */
 static void owned_adopt(void) {
@@ -101,14 +109,14 @@ static void say(const char *name, void (*call)(void)) {
 }
 
 int main(void) {
-    CHECK_EQ(sn_create_port(2, &port), SN_SUCCESS);
+    say("sn_create_port", create_port);
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
     CHECK_EQ(write(sockets[1], "x", 1), 1);
     say("sn_process", process);
     say("sn_post", post);
     say("sn_dequeue_one", dequeue_one);
     say("sn_deregister", deregister);
-    CHECK_EQ(sn_owned_create(2, 100, &owner), SN_SUCCESS);
+    say("sn_owned_create", owned_create);
     say("sn_owned_adopt", owned_adopt);
     say("sn_owned_next", owned_next);
     CHECK_EQ(sn_owned_close(owner), SN_SUCCESS);

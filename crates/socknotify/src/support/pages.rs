@@ -2,6 +2,16 @@
 
 use std::sync::OnceLock;
 
+/// An array that is made where it stays: the thread's stack may have no room for it.
+#[cold]
+pub(crate) fn new_array<T: Default, const LENGTH: usize>() -> Box<[T; LENGTH]> {
+    let values: Box<[T]> = std::iter::repeat_with(T::default).take(LENGTH).collect();
+    match values.try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("it has as many values"),
+    }
+}
+
 /// How many values the first page of [`SharedPages`] has.
 const FIRST: usize = 64;
 

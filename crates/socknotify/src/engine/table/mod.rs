@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::engine::table::interest::{ArmError, Flag, Interest, Mode, State, Word};
 use crate::os::Fd;
-use crate::support::pages::SharedPages;
+use crate::support::pages::{SharedPages, new_array};
 use crate::support::sync::{AtomicU64, AtomicUsize, fence};
 use crate::values::entry::Arming;
 use crate::{EventFilter, Events};
@@ -390,7 +390,7 @@ pub(crate) struct Table {
 impl Table {
     pub(in crate::engine) fn new() -> Self {
         Table {
-            first: Box::new([const { OnceLock::new() }; FIRST_BLOCKS]),
+            first: new_array(),
             others: SharedPages::new(),
         }
     }
@@ -412,7 +412,7 @@ impl Table {
             Some(block) => block,
             None => self.others.entry(fd.0 / BLOCK),
         };
-        let block = block.get_or_init(|| Box::new(std::array::from_fn(|_| Slot::default())));
+        let block = block.get_or_init(new_array);
         &block[(fd.0 % BLOCK) as usize]
     }
 
