@@ -384,6 +384,11 @@ pub fn unacknowledged<S: Source + ?Sized>(source: &S) -> Option<u64> {
 /// Adds bytes to send. It never fails, and sends nothing.
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.sent > self.len() {
+            // All may never be sent at once.
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -596,6 +601,22 @@ mod tests {
         assert!(output.is_empty());
         let expected: String = (0..20).map(|round| format!("answer {round}\n")).collect();
         assert_eq!(stream.0, expected.as_bytes());
+        Ok(())
+    }
+
+    #[test]
+    fn output_that_is_never_all_sent_takes_no_more_memory() -> io::Result<()> {
+        let (mut stream, mut output) = (Narrow(Vec::new(), 0), Output::new());
+        output.write_all(b"more")?;
+        for _ in 0..1000 {
+            output.write_all(b"answer")?;
+            stream.1 = 6;
+            assert_eq!(output.send(&mut stream)?, Interest::OUT);
+            assert_eq!(output.len(), 4);
+        }
+        assert!(output.bytes.capacity() <= 64);
+        let all = [&b"more"[..], &b"answer".repeat(1000)].concat();
+        assert_eq!(stream.0, all[..6000]);
         Ok(())
     }
 }
