@@ -1,8 +1,9 @@
 //! What a runtime knows of one socket: whether it is ready, and who waits for that.
 //!
 //! A socket is registered once, for edges in both directions; one that was accepted when a task waits for it, first for reading
-//! alone, and only if it still waits when the poll of that task is over: a short connection may have ended by then. Readiness is kept here until an operation finds that it has gone; so an operation on a socket that is ready costs
-//! its own system call, and no other.
+//! alone, and only if it still waits when the poll of that task is over: a short connection may have ended by then. Readiness is
+//! kept here until an operation finds that it has gone; so an operation on a socket that is ready costs its own system call, and
+//! no other.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};

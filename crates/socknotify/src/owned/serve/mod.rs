@@ -493,8 +493,9 @@ where
         Ok(())
     }
 
-    /// Wait until all threads have ended; meanwhile tell of slow handlers, and start threads that the system has refused. When the time for them has passed, close the port,
-    /// and tell of those that are stuck. `may_leave`: return then. Returns the handlers that are left behind.
+    /// Wait until all threads have ended; meanwhile tell of slow handlers, and start threads that the system has refused. When the
+    /// time for them has passed, close the port, and tell of those that are stuck. `may_leave`: return then. Returns the handlers
+    /// that are left behind.
     fn coordinate(&self, threads: &impl Threads, may_leave: bool) -> Vec<SlowHandler> {
         let connections = &self.port.shared.connections;
         let slow = self.serving.on_slow.as_ref();
