@@ -78,12 +78,13 @@ fn tasks_that_wake_one_another_as_they_are_dropped_take_no_stack() -> io::Result
     Ok(())
 }
 
-/// A task wakes another one under a lock, while it is dropped. The other one's drop takes that lock, too.
+/// A task wakes another one under a lock, while it is dropped. The other one's drop takes that lock, too: on another thread it
+/// waits for it, and inside of the wake it would do so for ever.
 fn a_wake_under_a_lock(from_another_thread: bool) -> io::Result<()> {
     let runtime = Runtime::builder().places(1).build()?;
     let lock = Arc::new(Mutex::new(()));
     let (first, second) = (Slot::default(), Slot::default());
-    let (sender, was_free) = mpsc::channel();
+    let (sender, is_dropped) = mpsc::channel();
     let wakes = {
         let (lock, second) = (Arc::clone(&lock), Arc::clone(&second));
         move || {
@@ -102,11 +103,12 @@ fn a_wake_under_a_lock(from_another_thread: bool) -> io::Result<()> {
     })));
     until_it_waits(&first);
     drop(runtime.spawn(waiting(Arc::clone(&second), move || {
-        let _ = sender.send(lock.try_lock().is_ok());
+        drop(lock.lock());
+        let _ = sender.send(());
     })));
     until_it_waits(&second);
     runtime.shutdown(Duration::ZERO);
-    assert_eq!(was_free.recv_timeout(PATIENCE), Ok(true));
+    assert_eq!(is_dropped.recv_timeout(PATIENCE), Ok(()));
     Ok(())
 }
 
