@@ -40,6 +40,31 @@ fn an_armed_connection_comes_out_as_draining(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+/// Both times have passed when a thread looks: the port has ended, and its connections are forgotten, when it comes to the second.
+#[cfg(unix)]
+#[for_every_backend]
+fn the_end_of_draining_shuts_down_nothing_but_connections(backend: Backend) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair()?;
+    // The least of all numbers, which is also what a number is that nobody has set.
+    // SAFETY: no argument is a pointer, and nobody here reads the standard input.
+    let stdin_is = |fd: &dyn AsRawFd| unsafe { libc::dup2(fd.as_raw_fd(), 0) };
+    let stdin = rustix::io::dup(io::stdin())?;
+    assert_eq!(stdin_is(&ours), 0);
+    let port = owning_port(backend, 2)?;
+    let mut worker = port.worker(4);
+    let (_held, _peer) = connect(&port)?;
+    port.drain(Duration::ZERO);
+    port.drain(Duration::ZERO);
+    thread::sleep(Duration::from_millis(10));
+    assert_eq!(worker.process(None), Err(Error::Closed));
+    assert_eq!(stdin_is(&stdin), 0);
+    drop((&ours).write_all(b"x"));
+    assert_eq!(theirs.read(&mut [0; 2])?, 1);
+    Ok(())
+}
+
 #[for_every_backend]
 fn a_held_connection_comes_out_as_draining_when_it_is_armed(backend: Backend) -> io::Result<()> {
     let port = owning_port(backend, 2)?;

@@ -594,7 +594,10 @@ impl<T> Connections<T> {
     /// `cuts_off`: connections that threads hold are shut down, so that what these wait for ends.
     pub(in crate::owned) fn end(&self, cuts_off: bool) -> Vec<Resident<T>> {
         let mut left = lock(&self.left);
-        self.closed.store(true, Ordering::SeqCst);
+        if self.closed.swap(true, Ordering::SeqCst) {
+            // All was taken out, and the numbers are nobody's.
+            return Vec::new();
+        }
         self.port.close();
         let mut residents = Vec::new();
         for mut place in self.slots.iter() {
