@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Barrier, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use socknotify::owned::{
 };
 use socknotify::{Backend, Error};
 
-use crate::support::{PATIENCE, port_with, uninterrupted, wait_until};
+use crate::support::{PATIENCE, Pair, port_with, uninterrupted, wait_until};
 use crate::{Connection, TestWorker, connect, next, nothing, owning_port, ready};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -37,6 +37,42 @@ fn an_armed_connection_comes_out_as_draining(backend: Backend) -> io::Result<()>
     assert!(port.is_draining());
     drop(draining(&mut worker));
     assert_eq!(uninterrupted(|| peer.read(&mut [0]))?, 0);
+    Ok(())
+}
+
+/// One thread drops the last connection, while another one handles the result of work, which brings the next one.
+#[for_every_backend]
+fn o9_a_connection_that_a_result_brings_is_waited_for(backend: Backend) -> io::Result<()> {
+    for _ in 0..100 {
+        let port = owning_port(backend, 2)?;
+        let mut worker = port.worker(1);
+        let (last, _peer) = connect(&port)?;
+        port.offload(|| 7)?;
+        assert!(matches!(next(&mut worker), Event::Message(7)));
+        let Pair {
+            ours,
+            theirs: _peer,
+        } = Pair::unix()?;
+        let next = Connection {
+            socket: ours,
+            served: 0,
+        };
+        port.drain(LONG);
+        let begin = Barrier::new(2);
+        let next = thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                drop(last);
+            });
+            begin.wait();
+            let next = port.adopt(next);
+            assert_eq!(worker.process(Some(Duration::ZERO)), Ok(0));
+            next
+        });
+        assert_eq!(worker.process(Some(Duration::ZERO)), Ok(0), "it is open");
+        drop(next?);
+        assert_eq!(worker.process(None), Err(Error::Closed));
+    }
     Ok(())
 }
 

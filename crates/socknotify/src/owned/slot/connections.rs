@@ -1,7 +1,7 @@
 //! [`Connections`]: the connections of a port, by [`Id`], wherever they are.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -46,11 +46,10 @@ pub(in crate::owned) struct Connections<T> {
     pub(in crate::owned) slots: Slots<Place<T>>,
     process: Process,
     closed: AtomicBool,
-    /// The number of connections, armed or held.
-    count: AtomicUsize,
-    /// The number of operations on files, and of work that blocks, that were accepted and whose results no thread has
-    /// handled.
-    work: AtomicUsize,
+    /// How many connections there are, armed or held; and, times [`WORK`], how many operations on files, and how much work
+    /// that blocks, were accepted whose results no thread has handled. Who handles a result may adopt a connection: in one
+    /// word, nobody sees neither.
+    counts: AtomicU64,
     /// When the last connection has ended, and all work is done, the port closes.
     draining: AtomicBool,
     /// A listener may pause until the port has fewer connections.
@@ -61,6 +60,14 @@ pub(in crate::owned) struct Connections<T> {
     /// The connections that were armed when the port closed.
     #[allow(clippy::vec_box, reason = "they are moved as they are")]
     left: Mutex<Vec<Box<Node<T>>>>,
+}
+
+/// One operation more, or work, in the counts.
+const WORK: u64 = 1 << 32;
+
+/// How many connections there are, by the counts.
+fn connections(counts: u64) -> usize {
+    counts as u32 as usize
 }
 
 /// What the port has in a slot: a connection, a listener or a shared socket.
@@ -196,8 +203,7 @@ impl<T> Connections<T> {
             slots: Slots::new(),
             process: Process::this(),
             closed: AtomicBool::new(false),
-            count: AtomicUsize::new(0),
-            work: AtomicUsize::new(0),
+            counts: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             listeners: Mutex::default(),
@@ -207,7 +213,7 @@ impl<T> Connections<T> {
     }
 
     pub(in crate::owned) fn count(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
+        connections(self.counts.load(Ordering::SeqCst))
     }
 
     /// Whether this is the process of the port. In a forked child no lock may be taken: a thread that only the parent has
@@ -239,16 +245,16 @@ impl<T> Connections<T> {
 
     /// Count one connection more.
     pub(in crate::owned) fn connection_began(&self) -> Room<'_, T> {
-        self.count.fetch_add(1, Ordering::SeqCst);
+        self.counts.fetch_add(1, Ordering::SeqCst);
         Room(self)
     }
 
     /// Count one more, if there are fewer than this listener's limit. Otherwise it is woken when the number falls below that.
     pub(in crate::owned) fn reserve(&self, listener: &Listener<T>) -> Option<Room<'_, T>> {
         let limit = listener.listening.limit;
-        let (count, order) = (&self.count, Ordering::SeqCst);
-        let next = |count| (count < limit).then_some(count + 1);
-        let count = || count.fetch_update(order, order, next).is_ok();
+        let order = Ordering::SeqCst;
+        let next = |counts| (connections(counts) < limit).then_some(counts + 1);
+        let count = || self.counts.fetch_update(order, order, next).is_ok();
         let is_counted = count() || {
             // One may have ended before this, and not have seen it. If so, the listener is woken once too often: another thread
             // may have seen it full, and have it pause.
@@ -261,7 +267,7 @@ impl<T> Connections<T> {
 
     /// Count one connection less.
     pub(in crate::owned) fn connection_ended(&self) {
-        let before = self.count.fetch_sub(1, Ordering::SeqCst);
+        let before = self.counts.fetch_sub(1, Ordering::SeqCst);
         if !self.is_here() {
             return;
         }
@@ -296,19 +302,20 @@ impl<T> Connections<T> {
 
     /// Count work that is accepted.
     pub(in crate::owned) fn begin_work(&self) {
-        self.work.fetch_add(1, Ordering::SeqCst);
+        self.counts.fetch_add(WORK, Ordering::SeqCst);
     }
 
     /// Work is done: a thread has handled the results, or it was not accepted after all.
     pub(in crate::owned) fn end_work(&self, count: usize) {
-        if self.work.fetch_sub(count, Ordering::SeqCst) == count && self.is_here() {
+        let done = count as u64 * WORK;
+        if self.counts.fetch_sub(done, Ordering::SeqCst) == done && self.is_here() {
             self.end_if_drained();
         }
     }
 
     fn end_if_drained(&self) {
         // What waits in a listener's backlog counts.
-        let is_over = || self.count() == 0 && self.work.load(Ordering::SeqCst) == 0;
+        let is_over = || self.counts.load(Ordering::SeqCst) == 0;
         if self.is_draining() && lock(&self.listeners).is_empty() && is_over() {
             drop_all(self.end(false));
         }
