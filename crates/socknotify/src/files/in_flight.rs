@@ -723,10 +723,11 @@ impl Progress for Performing<'_> {
     }
 }
 
-/// What the system still uses stays where it is.
+/// What the system still uses stays where it is. It uses nothing of a forked child, where another thread may have had a slot locked.
 impl Drop for Operations {
     fn drop(&mut self) {
-        for mut slot in self.slots.iter() {
+        let slots = self.is_here().then(|| self.slots.iter());
+        for mut slot in slots.into_iter().flatten() {
             if matches!(slot.stage, Stage::InKernel(_)) {
                 std::mem::forget(slot.operation.take());
             }
@@ -755,6 +756,29 @@ mod tests {
         assert!(operations.start(token, slot, None, true).is_ok());
         let slot = operations.slots.get(token).expect("it is there");
         assert!(matches!(slot.stage, Stage::Cancelled(Reason::Asked)));
+        Ok(())
+    }
+
+    /// Another thread was about to begin an operation when the process was forked.
+    #[test]
+    fn o8_a_child_drops_a_port_whose_slot_is_locked() -> io::Result<()> {
+        let port = CompletionPort::new()?;
+        let operations = Operations::new(port.system().clone());
+        let _locked = operations.slots.insert_default();
+        // SAFETY: the child frees memory, and ends. What is locked is not used any more.
+        let child = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(20);
+                drop(Arc::from_raw(Arc::as_ptr(&operations)));
+                libc::_exit(0);
+            }
+            child
+        };
+        let mut status = 0;
+        // SAFETY: there is room for the status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
         Ok(())
     }
 }
