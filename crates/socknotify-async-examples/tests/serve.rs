@@ -4,7 +4,7 @@ use std::future::{pending, ready};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::routing::get;
@@ -233,6 +233,48 @@ fn who_begins_nothing_in_time_is_disconnected() {
 }
 
 /// A server whose future is dropped closes its connections.
+/// Others would wait for its place for ever.
+#[test]
+fn who_takes_nothing_of_an_answer_is_disconnected() {
+    let (runtime, _tokio) = runtime();
+    let much = async || vec![b'x'; 64 << 20];
+    let router = Router::new().route("/much", get(much));
+    let router = router.route("/", get(async || "next"));
+    let with = |it: Serve<Router>| it.connections(1).stall(Duration::from_millis(300));
+    let (address, end, served) = begin(&runtime, router, GRACE, with);
+    let mut stalls = connect(address);
+    ask(&mut stalls, "/much");
+    let mut next = connect(address);
+    ask(&mut next, "/");
+    expect(&mut next, "next");
+    end();
+    assert_eq!(runtime.block_on(served).expect("no panic"), 0);
+}
+
+/// More slowly than the system says that there is room; and it is there to the last.
+#[test]
+fn who_takes_an_answer_slowly_gets_all_of_it() {
+    const LENGTH: usize = 16 << 20;
+    let (runtime, _tokio) = runtime();
+    let router = Router::new().route("/", get(async || vec![b'x'; LENGTH]));
+    let with = |it: Serve<Router>| it.stall(Duration::from_secs(2));
+    let (address, end, served) = begin(&runtime, router, GRACE, with);
+    let mut client = connect(address);
+    ask(&mut client, "/");
+    expect(&mut client, "\r\n\r\n");
+    let (begin, mut left) = (Instant::now(), LENGTH);
+    while left > 0 {
+        let mut bytes = vec![0; left.min(64 << 10)];
+        client.read_exact(&mut bytes).expect("it is not given up");
+        left -= bytes.len();
+        if begin.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    end();
+    assert_eq!(runtime.block_on(served).expect("no panic"), 0);
+}
+
 #[test]
 fn a_server_that_is_dropped_cuts_off() {
     let (runtime, _tokio) = runtime();

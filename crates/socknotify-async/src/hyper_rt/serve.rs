@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, future};
 
 use hyper::body::{Body, Incoming};
@@ -18,11 +18,12 @@ use hyper::{Request, Response};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use socknotify::owned::unacknowledged;
 use tower_service::Service;
 
 use super::{Executor, Timer};
 use crate::sync::lock;
-use crate::{JoinSet, TcpListener, TcpStream, sleep, timeout};
+use crate::{JoinSet, Sleep, TcpListener, TcpStream, sleep, timeout};
 
 /// After an error of the listener, such as one for want of descriptors, it tries again in this time.
 const RETRY: Duration = Duration::from_millis(50);
@@ -56,6 +57,7 @@ pub fn serve<S>(listener: TcpListener, service: S) -> Serve<S> {
         service,
         connections: 10_000,
         head_time: Duration::from_secs(30),
+        stall: Duration::from_secs(30),
     }
 }
 
@@ -66,6 +68,7 @@ pub struct Serve<S> {
     service: S,
     connections: usize,
     head_time: Duration,
+    stall: Duration,
 }
 
 /// The address of the peer, in the extensions of each request.
@@ -84,6 +87,17 @@ impl<S> Serve<S> {
     /// default. Then the connection is closed, also one that is idle.
     pub fn head_time(mut self, time: Duration) -> Self {
         self.head_time = time.min(FAR);
+        self
+    }
+
+    /// How long a client may take nothing of what it is sent, also on a connection that was upgraded: 30 seconds by default. Then the
+    /// connection is closed. One that takes a little is not given up, where the system tells: see
+    /// [`Limited`](socknotify::owned::Limited).
+    ///
+    /// How long the body of a request may take is for the service to limit; and so is how long a client of HTTP/2 leaves an answer
+    /// waiting while it takes others.
+    pub fn stall(mut self, time: Duration) -> Self {
+        self.stall = time.min(FAR);
         self
     }
 
@@ -127,7 +141,13 @@ impl<S> Serve<S> {
                 None => break,
             };
             let _ = stream.set_nodelay(true);
-            let stream = Counted(stream, open.add());
+            let stream = Counted {
+                stream,
+                stall: self.stall,
+                waits: None,
+                gives_up: sleep(FAR),
+                _is_open: open.add(),
+            };
             let service = TowerToHyperService::new(self.service.clone());
             let begun = Arc::new(AtomicBool::new(false));
             let begins = Arc::clone(&begun);
@@ -175,6 +195,7 @@ impl<S> fmt::Debug for Serve<S> {
             .field("listener", &self.listener)
             .field("connections", &self.connections)
             .field("head_time", &self.head_time)
+            .field("stall", &self.stall)
             .finish_non_exhaustive()
     }
 }
@@ -214,11 +235,40 @@ impl Drop for IsOpen {
     }
 }
 
-/// A connection that counts for as long as it is open, also once it was upgraded.
-struct Counted(
-    TcpStream,
-    #[allow(dead_code, reason = "it is dropped with this")] IsOpen,
-);
+/// A connection that counts for as long as it is open, also once it was upgraded. To send fails when its peer has
+/// [stalled](Serve::stall).
+struct Counted {
+    stream: TcpStream,
+    stall: Duration,
+    /// While there is no room to send: how much its peer had not taken when [`gives_up`](Self::gives_up) was set, 0 if the system does
+    /// not tell.
+    waits: Option<u64>,
+    /// Of the runtime that serves, whoever sends.
+    gives_up: Sleep,
+    _is_open: IsOpen,
+}
+
+impl Counted {
+    /// What has come of sending, unless there was no room for too long.
+    fn limit<R>(&mut self, cx: &Context<'_>, sent: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if sent.is_ready() {
+            self.waits = None;
+            return sent;
+        }
+        loop {
+            if self.waits.is_some() {
+                ready!(self.gives_up.try_poll(cx))?;
+            }
+            // Some of it may have been taken, if less than the system calls room.
+            let now = unacknowledged(&self.stream).unwrap_or(0);
+            if self.waits.is_some_and(|before| now >= before) {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            self.waits = Some(now);
+            self.gives_up.reset(Instant::now() + self.stall);
+        }
+    }
+}
 
 impl rt::Read for Counted {
     fn poll_read(
@@ -226,7 +276,7 @@ impl rt::Read for Counted {
         cx: &mut Context<'_>,
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        rt::Read::poll_read(Pin::new(&mut self.0), cx, buffer)
+        rt::Read::poll_read(Pin::new(&mut self.stream), cx, buffer)
     }
 }
 
@@ -236,7 +286,8 @@ impl rt::Write for Counted {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        rt::Write::poll_write(Pin::new(&mut self.0), cx, bytes)
+        let sent = rt::Write::poll_write(Pin::new(&mut self.stream), cx, bytes);
+        self.limit(cx, sent)
     }
 
     fn poll_write_vectored(
@@ -244,18 +295,19 @@ impl rt::Write for Counted {
         cx: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        rt::Write::poll_write_vectored(Pin::new(&mut self.0), cx, buffers)
+        let sent = rt::Write::poll_write_vectored(Pin::new(&mut self.stream), cx, buffers);
+        self.limit(cx, sent)
     }
 
     fn is_write_vectored(&self) -> bool {
-        rt::Write::is_write_vectored(&self.0)
+        rt::Write::is_write_vectored(&self.stream)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        rt::Write::poll_flush(Pin::new(&mut self.0), cx)
+        rt::Write::poll_flush(Pin::new(&mut self.stream), cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        rt::Write::poll_shutdown(Pin::new(&mut self.0), cx)
+        rt::Write::poll_shutdown(Pin::new(&mut self.stream), cx)
     }
 }
