@@ -56,7 +56,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]> + Send + 'static> Owner for B {
 impl Buffer {
     /// A buffer of the bytes that another type owns.
     ///
-    /// The port calls its `as_ref` and `as_mut` with a lock held: they must not use the port.
+    /// The port calls its `as_ref` or `as_mut` when an operation begins, on any thread.
     ///
     /// # Examples
     ///

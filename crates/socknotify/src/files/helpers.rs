@@ -49,14 +49,6 @@ impl Job {
     }
 }
 
-/// Queue a job. Before the queue grows, those leave that have become useless.
-fn push(queue: &mut VecDeque<Job>, job: Job, stays: impl FnMut(&Job) -> bool) {
-    if queue.len() == queue.capacity() {
-        queue.retain(stays);
-    }
-    queue.push_back(job);
-}
-
 /// Threads that start when there is work, and end when there was none for a while.
 #[derive(Clone)]
 pub(crate) struct Helpers(Arc<Shared>);
@@ -116,11 +108,11 @@ impl State {
             let share = self.share();
             let of_device = self.devices.entry(device).or_default();
             if of_device.admitted >= share {
-                return push(&mut of_device.rest, job, Job::is_due);
+                return burst::push(&mut of_device.rest, job, Job::is_due);
             }
             of_device.admitted += 1;
         }
-        push(&mut self.queue, job, |job| {
+        burst::push(&mut self.queue, job, |job| {
             job.device().is_some() || job.is_due()
         });
     }

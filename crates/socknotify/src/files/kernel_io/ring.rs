@@ -131,12 +131,8 @@ impl KernelIo for Ring {
         if queue.is_closed || !is_for_ring(request) {
             return None;
         }
-        let commands = &mut queue.commands;
-        if commands.len() == commands.capacity() {
-            // Those that were cancelled, before it grows.
-            commands.retain(|&(key, _)| operations.has(key));
-        }
-        commands.push_back((key, Some(*request)));
+        let command = (key, Some(*request));
+        burst::push(&mut queue.commands, command, |it| operations.has(it.0));
         self.is_due.store(true, Ordering::SeqCst);
         Some(Stage::Queued)
     }
