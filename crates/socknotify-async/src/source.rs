@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use socknotify::{Entry, Events};
 
-use crate::sync::Waiter;
 use crate::sync::checked::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
+use crate::sync::{Waiter, wake};
 
 /// A direction in which a socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,7 +266,7 @@ impl Source {
             Err(Some(_)) => {
                 let mut foreign = Vec::new();
                 self.state(Direction::Read).report(READY, &mut foreign);
-                foreign.into_iter().for_each(Waker::wake);
+                foreign.into_iter().for_each(wake);
             }
         }
     }
@@ -376,11 +376,21 @@ impl Sources {
 mod tests {
     use super::*;
 
-    /// Who waits is woken, tries again, and gets the error then.
+    /// The waker of somebody's executor.
+    struct Panics;
+
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            std::panic::resume_unwind(Box::new("a fault"));
+        }
+    }
+
+    /// Who waits is woken, whatever comes of that, tries again, and gets the error then.
     #[test]
     fn a_registration_that_fails_when_a_poll_is_over_is_tried_once_more() {
         let source = Sources::default().add();
-        let cx = Context::from_waker(Waker::noop());
+        let waker = Waker::from(Arc::new(Panics));
+        let cx = Context::from_waker(&waker);
         let seen = source.seen(Direction::Read);
         source.clear(Direction::Read, seen);
         assert!(source.poll(&cx, Direction::Read).is_pending());
