@@ -94,8 +94,8 @@ impl<S> Serve<S> {
     /// connection is closed. One that takes a little is not given up, where the system tells: see
     /// [`Limited`](socknotify::owned::Limited).
     ///
-    /// How long the body of a request may take is for the service to limit; and so is how long a client of HTTP/2 leaves an answer
-    /// waiting while it takes others.
+    /// How long the body of a request may take is for the service to limit. A connection of HTTP/2 may be idle for ever, or leave one
+    /// answer waiting while it takes others.
     pub fn stall(mut self, time: Duration) -> Self {
         self.stall = time.min(FAR);
         self
