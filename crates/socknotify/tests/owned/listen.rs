@@ -211,6 +211,28 @@ fn a_listener_that_is_full_keeps_no_thread_busy(backend: Backend) -> io::Result<
 }
 
 #[for_every_backend]
+fn a_listener_that_is_full_is_woken_when_there_is_room(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let (listener, full) = loopback()?;
+    let listening = Listening::arming(Interest::OUT).at_most(2);
+    port.listen(listener, listening, |stream, _| stream)?;
+    let (listener, other) = loopback()?;
+    port.listen(listener, Interest::OUT, |stream, _| stream)?;
+    let mut worker = port.worker(4);
+    let _clients = [client(full)?, client(full)?, client(full)?];
+    let first = [ready(&mut worker), ready(&mut worker)];
+    assert_eq!(worker.process(Some(Duration::from_millis(20))), Ok(0));
+    let _other = client(other)?;
+    let beyond = ready(&mut worker);
+    assert_eq!(worker.process(Some(Duration::from_millis(20))), Ok(0));
+    drop(beyond);
+    assert_eq!(port.snapshot().queued, 0, "there are as many as may be");
+    drop(first);
+    drop(ready(&mut worker));
+    Ok(())
+}
+
+#[for_every_backend]
 fn a_listener_is_not_taken_out(backend: Backend) -> io::Result<()> {
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;

@@ -279,7 +279,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Wake the listeners that pause: they find out whether they need not any more.
+    /// Wake the listeners that pause, and for which there is room.
     ///
     /// Not the others: to accept counts one connection more for a moment, also if none waits, and then one less. So two
     /// listeners with different limits would wake each other for ever.
@@ -294,7 +294,12 @@ impl<T> Connections<T> {
             let Some(Resident::Listener(listener)) = place.resident.as_deref() else {
                 continue;
             };
-            if listener.set_full(false) {
+            if !listener.is_full() {
+                continue;
+            }
+            // In this order: who ends one that is not seen here sees this.
+            self.is_full.store(true, Ordering::SeqCst);
+            if self.count() < listener.listening.limit && listener.set_full(false) {
                 self.interrupt(self.slots.key(token), &mut place, Reasons::RESUMED);
             }
         }

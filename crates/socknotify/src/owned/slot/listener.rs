@@ -190,6 +190,11 @@ impl<T> Listener<T> {
         self.is_full.swap(is_full, Ordering::SeqCst)
     }
 
+    /// Whether it pauses until the port has fewer connections.
+    pub(in crate::owned) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::SeqCst)
+    }
+
     /// It is about to be closed. False if this is the last time that it tries.
     pub(in crate::owned) fn tries_again(&self) -> bool {
         self.ends.fetch_add(1, Ordering::Relaxed) + 1 < LAST_TRIES
