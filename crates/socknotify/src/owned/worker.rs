@@ -396,11 +396,12 @@ impl<T: Source, M> Worker<T, M> {
                 Stop::Failed(error) if connections.is_any_waiting(id) => {
                     if listener.tries_again() {
                         self.arm_listener(key, &wish);
+                        drop_all([error]);
                         return drop_all([listener]);
                     }
                     shared.notify(Message::NotAccepting(id, error));
                 }
-                _ => {}
+                stop => drop_all([stop]),
             }
             drop_all([listener]);
             connections.close_listener(key);
@@ -411,7 +412,7 @@ impl<T: Source, M> Worker<T, M> {
         match stop {
             Stop::Failed(error) if is_change => shared.notify(Message::NotAccepting(id, error)),
             _ if is_change => shared.notify(Message::Accepting(id)),
-            _ => {}
+            stop => drop_all([stop]),
         }
         if !is_armed {
             self.arm_listener(key, &wish);
@@ -434,7 +435,10 @@ impl<T: Source, M> Worker<T, M> {
             let accept = || self.accept_one(key, listener, is_last, is_armed);
             match catch_unwind(AssertUnwindSafe(accept)) {
                 Ok(Ok(())) => failed = 0,
-                Ok(Err(Stop::Failed(_))) if failed + 1 < MAX_FAILED => failed += 1,
+                Ok(Err(stop @ Stop::Failed(_))) if failed + 1 < MAX_FAILED => {
+                    failed += 1;
+                    drop_all([stop]);
+                }
                 Ok(Err(stop)) => return stop,
                 Err(panic) => self.shared.notify(Message::Panicked(id, panic)),
             }

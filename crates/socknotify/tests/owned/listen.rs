@@ -393,6 +393,61 @@ impl Drop for Spiteful {
     }
 }
 
+impl std::fmt::Debug for Spiteful {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it is spiteful")
+    }
+}
+
+impl std::fmt::Display for Spiteful {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it is spiteful")
+    }
+}
+
+impl std::error::Error for Spiteful {}
+
+/// Fails once.
+struct FailsSpitefully(TcpListener, AtomicBool);
+
+impl Source for FailsSpitefully {
+    fn socket(&self) -> BorrowedSocket<'_> {
+        self.0.socket()
+    }
+}
+
+impl Listen for FailsSpitefully {
+    type Stream = TcpStream;
+    type Address = SocketAddr;
+
+    fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        match self.1.swap(true, Ordering::SeqCst) {
+            false => Err(io::Error::other(Spiteful)),
+            true => self.0.accept_next(),
+        }
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        self.0.prepare()
+    }
+}
+
+/// The packets of both listeners come in one call.
+#[for_every_backend]
+fn a_panic_in_dropping_an_error_stops_no_listener(backend: Backend) -> io::Result<()> {
+    let port = tcp_port(backend, 2)?;
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let (listener, address) = loopback()?;
+        let listener = FailsSpitefully(listener, AtomicBool::new(false));
+        port.listen(listener, Interest::OUT, |stream, _| stream)?;
+        clients.push(client(address)?);
+    }
+    let mut worker = port.worker(4);
+    drop([ready(&mut worker), ready(&mut worker)]);
+    Ok(())
+}
+
 /// The packets of both listeners come in one call.
 #[for_every_backend]
 fn a_panic_in_closing_a_listener_does_not_concern_the_others(backend: Backend) -> io::Result<()> {
