@@ -490,10 +490,12 @@ impl<T, M> Shared<T, M> {
         if let Err(error) = connections.check() {
             return Err(AdoptError::new(connection, error));
         }
-        // It is in its slot before the port can be closed, and so is found when it is.
-        let Some(token) = connections.slots.insert(Place::new(socket, None)) else {
+        // It is in its slot before the port can be closed, and so is found when it is; with the slot locked, so that what is refused
+        // is not.
+        let Some((token, mut place)) = connections.slots.insert_default() else {
             return Err(AdoptError::new(connection, RegistrationError::LimitReached));
         };
+        place.socket = socket;
         let (system, key) = (connections.port.system(), connections.slots.key(token));
         let adopted = match is_descriptor {
             #[cfg(unix)]
@@ -502,9 +504,10 @@ impl<T, M> Shared<T, M> {
         };
         let adopted = adopted.map_err(RegisterError::from);
         if let Err(error) = adopted.and_then(|entry| Ok(entry?)) {
-            connections.slots.remove(token);
+            connections.slots.vacate(token.index, place);
             return Err(AdoptError::new(connection, error));
         }
+        drop(place);
         room.keep();
         if connections.is_draining() {
             // Closing may have missed it.

@@ -40,6 +40,37 @@ fn an_armed_connection_comes_out_as_draining(backend: Backend) -> io::Result<()>
     Ok(())
 }
 
+/// It is refused, and so is not the port's to cut off.
+#[for_every_backend]
+fn what_is_adopted_too_late_stays_open(backend: Backend) -> io::Result<()> {
+    for _ in 0..100 {
+        let port = owning_port(backend, 2)?;
+        let mut worker = port.worker(1);
+        let (_held, _peer) = connect(&port)?;
+        let Pair { ours, mut theirs } = Pair::unix()?;
+        let late = Connection {
+            socket: ours,
+            served: 0,
+        };
+        port.drain(Duration::ZERO);
+        let begin = Barrier::new(2);
+        let adopted = thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                assert_eq!(worker.process(None), Err(Error::Closed));
+            });
+            begin.wait();
+            port.adopt(late)
+        });
+        if let Err(refused) = adopted {
+            theirs.set_nonblocking(false)?;
+            (&refused.into_inner().socket).write_all(b"x")?;
+            assert_eq!(uninterrupted(|| theirs.read(&mut [0]))?, 1);
+        }
+    }
+    Ok(())
+}
+
 /// One thread drops the last connection, while another one handles the result of work, which brings the next one.
 #[for_every_backend]
 fn o9_a_connection_that_a_result_brings_is_waited_for(backend: Backend) -> io::Result<()> {
