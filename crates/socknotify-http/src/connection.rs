@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{Method, StatusCode, Version};
+use http::{Method, StatusCode, Version, request};
 use socknotify::owned::{
     BorrowedSocket, Event, Input, Interest, Readiness, Source, Worker, unacknowledged,
 };
@@ -146,7 +146,8 @@ impl Connection {
             self.wire.input.take(2);
         }
         let bytes = self.wire.input.bytes();
-        match head::parse(bytes, &shared.limits) {
+        let mut parts = head::empty();
+        match head::parse(bytes, &shared.limits, &mut parts) {
             Ok(None) => {
                 self.needed = bytes.len() + 1;
                 // The port does not say so while there is more to receive.
@@ -170,13 +171,13 @@ impl Connection {
                     if self.head == 0 {
                         (self.head, self.begun) = (length, Some(Instant::now()));
                     }
-                    head::reuse(head.parts);
+                    head::reuse(parts);
                     return Next::Event;
                 }
                 shared.begin(bytes);
                 self.wire.input.take(length);
                 (self.needed, self.begun, self.head, self.chunk) = (0, None, 0, 0);
-                self.answer(head, shared)
+                self.answer(parts, head, shared)
             }
             Err(status) => {
                 shared.begin(bytes);
@@ -195,17 +196,17 @@ impl Connection {
         self.send(response::error(status), answer, shared)
     }
 
-    fn answer(&mut self, head: Head, shared: &Arc<Shared>) -> Next {
+    fn answer(&mut self, parts: request::Parts, head: Head, shared: &Arc<Shared>) -> Next {
         // The handler may change them.
-        let (is_head, version) = (head.parts.method == Method::HEAD, head.parts.version);
+        let (is_head, version) = (parts.method == Method::HEAD, parts.version);
         if head.length.is_some_and(|it| it > shared.limits.body) {
             return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, is_head, shared);
         }
         let body = RequestBody::new(&mut self.wire, self.peer, &shared.limits, &head);
-        let mut request = Request::from_parts(head.parts, body);
+        let mut request = Request::from_parts(parts, body);
         let handled = caught(|| (shared.handler)(&mut request));
         let (parts, mut body) = request.into_parts();
-        caught(|| head::reuse(parts));
+        head::reuse(parts);
         let failure = body.failure();
         let is_whole = handled.is_some() && failure.is_none() && body.skip();
         let response = match failure {

@@ -1,6 +1,6 @@
 //! The head of a request. What two readers could read in two ways is refused (RFC 9112, section 11.2).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 
@@ -11,6 +11,7 @@ use http::{Method, Request, StatusCode, Version, request};
 use httparse::{EMPTY_HEADER, Status};
 
 use crate::limits::Limits;
+use crate::response::caught;
 
 /// The most headers of a request.
 const HEADERS: usize = 100;
@@ -21,12 +22,12 @@ thread_local! {
     /// Memory that heads are copied to, one behind the other.
     static COPIES: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(4096));
     /// What the last request of this thread has left.
-    static SPARE: Cell<Option<request::Parts>> = const { Cell::new(None) };
+    static SPARE: RefCell<Option<request::Parts>> = const { RefCell::new(None) };
 }
 
-#[derive(Debug)]
+/// What the server itself has to know of a head.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
-    pub(crate) parts: request::Parts,
     /// How long the body is; `None` if it comes in chunks.
     pub(crate) length: Option<u64>,
     /// The connection may be used again.
@@ -35,8 +36,13 @@ pub(crate) struct Head {
     pub(crate) expects_continue: bool,
 }
 
-/// The head that these bytes begin with, and its length; `None` if it is not complete. Else the status that refuses it.
-pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize)>, StatusCode> {
+/// The head that these bytes begin with, and its length; `None` if it is not complete. Else the status that refuses it. What a
+/// handler sees of it is in `parts` then, which have to be as [`empty`] gives them.
+pub(crate) fn parse(
+    bytes: &[u8],
+    limits: &Limits,
+    parts: &mut request::Parts,
+) -> Result<Option<(Head, usize)>, StatusCode> {
     // What is behind a limit is not looked at: so in which parts it comes does not matter.
     let head = &bytes[..bytes.len().min(limits.head)];
     let line = &head[..head.len().min(limits.line)];
@@ -58,7 +64,7 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
                 Some([b'1', b'.', b'2'..=b'9', rest @ ..]) => {
                     let mut as_known = bytes.to_vec();
                     as_known[known.len() - rest.len() - 1] = b'1';
-                    parse(&as_known, limits)
+                    parse(&as_known, limits, parts)
                 }
                 Some([b'0'..=b'9', ..]) => Err(StatusCode::HTTP_VERSION_NOT_SUPPORTED),
                 _ => Err(BAD),
@@ -66,24 +72,24 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
         }
         Err(_) => return Err(BAD),
     };
-    if !has_whole_ends(&bytes[..length]) {
+    if !has_whole_ends(&bytes[..length], request.headers) {
         return Err(BAD);
     }
     let (method, target) = (request.method.ok_or(BAD)?, request.path.ok_or(BAD)?);
-    // What is behind it, `Uri` would drop.
-    if target.contains('#') {
+    // What is behind a `#`, `Uri` would drop; and of what is before the method, a line may end with LF alone.
+    if target.contains('#') || offset(bytes, method.as_bytes()) > 0 {
         return Err(BAD);
     }
-    let spare = SPARE.take();
-    let mut parts = spare.unwrap_or_else(|| Request::new(()).into_parts().0);
     parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
     // One copy for all values.
     let copy = COPIES.with_borrow_mut(|it| {
         it.extend_from_slice(&bytes[..length]);
         it.split().freeze()
     });
-    let begin = |part: &[u8]| part.as_ptr().addr() - bytes.as_ptr().addr();
-    let part = |part: &[u8]| copy.slice(begin(part)..begin(part) + part.len());
+    let part = |part: &[u8]| {
+        let begin = offset(bytes, part);
+        copy.slice(begin..begin + part.len())
+    };
     parts.uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
     parts.version = match request.version {
         Some(0) => Version::HTTP_10,
@@ -114,7 +120,6 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
     };
     let persists = !fields.closes && (version == Version::HTTP_11 || fields.keeps_alive);
     let head = Head {
-        parts,
         length: body,
         persists,
         expects_continue,
@@ -122,11 +127,21 @@ pub(crate) fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize
     Ok(Some((head, length)))
 }
 
-/// The request was answered: its memory serves for the next one of this thread.
+/// The parts of a request without a header.
+#[inline]
+pub(crate) fn empty() -> request::Parts {
+    let spare = SPARE.with_borrow_mut(Option::take);
+    spare.unwrap_or_else(|| Request::new(()).into_parts().0)
+}
+
+/// The request was answered, or has to be parsed again: its memory serves for the next one of this thread.
+#[inline]
 pub(crate) fn reuse(mut parts: request::Parts) {
     parts.headers.clear();
-    parts.extensions.clear();
-    SPARE.set(Some(parts));
+    // What a handler has put there may panic as it is dropped.
+    if caught(|| parts.extensions.clear()).is_some() {
+        SPARE.with_borrow_mut(|it| *it = Some(parts));
+    }
 }
 
 /// What the server itself has to know.
@@ -160,10 +175,17 @@ impl<'a> Fields<'a> {
 }
 
 /// Whether each line ends with CR and LF: others take an LF alone for an end, or do not.
-pub(crate) fn has_whole_ends(bytes: &[u8]) -> bool {
-    // All of it is looked at, which is faster than to find one after the other.
-    let is_bare = |it: &[u8]| (it[1] == b'\n') & (it[0] != b'\r');
-    !bytes.starts_with(b"\n") && !bytes.windows(2).fold(false, |any, it| any | is_bare(it))
+fn has_whole_ends(head: &[u8], headers: &[httparse::Header<'_>]) -> bool {
+    let is_begin = |at: usize| at == 0 || head[..at].ends_with(b"\r\n");
+    let begin = headers
+        .iter()
+        .all(|it| is_begin(offset(head, it.name.as_bytes())));
+    begin && (head == b"\r\n" || head.ends_with(b"\r\n\r\n"))
+}
+
+/// Where this part of the bytes is in them.
+fn offset(bytes: &[u8], part: &[u8]) -> usize {
+    part.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
 fn check_target(method: &Method, uri: &Uri) -> Result<(), StatusCode> {
@@ -226,7 +248,7 @@ pub(crate) fn trailers(bytes: &[u8], most: usize) -> Result<Option<(HeaderMap, u
     match httparse::parse_headers(known, &mut headers) {
         Ok(Status::Partial) if known.len() < bytes.len() => Err(ErrorKind::FileTooLarge),
         Ok(Status::Partial) => Ok(None),
-        Ok(Status::Complete((length, headers))) if has_whole_ends(&bytes[..length]) => {
+        Ok(Status::Complete((length, headers))) if has_whole_ends(&bytes[..length], headers) => {
             let fields = headers.iter().map(|it| {
                 let name = HeaderName::from_bytes(it.name.as_bytes()).ok()?;
                 Some((name, HeaderValue::from_bytes(it.value).ok()?))
@@ -244,18 +266,27 @@ pub(crate) fn trailers(bytes: &[u8], most: usize) -> Result<Option<(HeaderMap, u
 mod tests {
     use super::*;
 
+    fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize)>, StatusCode> {
+        super::parse(bytes, limits, &mut empty())
+    }
+
     fn parse_text(text: &str) -> Result<Option<(Head, usize)>, StatusCode> {
         parse(text.as_bytes(), &Limits::default())
     }
 
-    fn head(text: &str) -> Head {
-        match parse_text(text) {
+    fn parts_and_head(text: &str) -> (request::Parts, Head) {
+        let mut parts = empty();
+        match super::parse(text.as_bytes(), &Limits::default(), &mut parts) {
             Ok(Some((head, length))) => {
                 assert_eq!(length, text.len());
-                head
+                (parts, head)
             }
             other => panic!("{text:?}: {other:?}"),
         }
+    }
+
+    fn head(text: &str) -> Head {
+        parts_and_head(text).1
     }
 
     fn refusal(text: &str) -> u16 {
@@ -268,10 +299,10 @@ mod tests {
         for length in 0..text.len() {
             assert!(matches!(parse_text(&text[..length]), Ok(None)));
         }
-        let head = head(text);
-        assert_eq!((head.parts.method, head.length), (Method::POST, Some(3)));
-        assert_eq!(head.parts.uri, "/a?b");
-        assert_eq!(head.parts.headers["x-d"], "e");
+        let (parts, head) = parts_and_head(text);
+        assert_eq!((parts.method, head.length), (Method::POST, Some(3)));
+        assert_eq!(parts.uri, "/a?b");
+        assert_eq!(parts.headers["x-d"], "e");
         assert!(head.persists && !head.expects_continue);
     }
 
@@ -345,6 +376,10 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: u@a\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\n\r\n",
             "GET / HTTP/1.1\nHost: a\n\n",
+            "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.0\n\r\n",
+            "GET / HTTP/1.0\r\n\n",
+            "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nX: b\rY: c\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nX(: b\r\n\r\n",
@@ -388,16 +423,11 @@ mod tests {
         let expects = |what| format!("POST / HTTP/1.1\r\nHost: a\r\nExpect: {what}\r\n\r\n");
         assert!(head(&expects("100-Continue")).expects_continue);
         assert_eq!(refusal(&expects("200-ok")), 417);
-        assert_eq!(
-            head("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n")
-                .parts
-                .uri
-                .path(),
-            "*"
-        );
-        let absolute = head("GET http://a:1/b HTTP/1.1\r\nHost: c\r\n\r\n");
-        assert_eq!(absolute.parts.uri.path(), "/b");
-        assert_eq!(absolute.parts.headers["host"], "a:1");
+        let (all, _) = parts_and_head("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(all.uri.path(), "*");
+        let (absolute, _) = parts_and_head("GET http://a:1/b HTTP/1.1\r\nHost: c\r\n\r\n");
+        assert_eq!(absolute.uri.path(), "/b");
+        assert_eq!(absolute.headers["host"], "a:1");
     }
 
     #[test]
@@ -481,7 +511,11 @@ mod tests {
                 Ok(None) => {}
                 Ok(Some((head, length))) => {
                     whole += 1;
-                    assert!(has_whole_ends(&bytes[..length]));
+                    let (lines, ends) = (b"\n", b"\r\n");
+                    assert_eq!(
+                        memchr::memmem::find_iter(&bytes[..length], lines).count(),
+                        memchr::memmem::find_iter(&bytes[..length], ends).count()
+                    );
                     for shorter in 0..length {
                         assert!(!matches!(parse(&bytes[..shorter], &limits), Ok(Some(_))));
                     }

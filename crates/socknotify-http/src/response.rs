@@ -182,6 +182,7 @@ pub(crate) fn error(status: StatusCode) -> Response {
 }
 
 /// What it returns; `None` if it panics. The panic hook has reported that, and to drop what it carries may panic as well.
+#[inline]
 pub(crate) fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(call))
         .map_err(mem::forget)

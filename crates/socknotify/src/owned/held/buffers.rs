@@ -173,6 +173,7 @@ impl Input {
     /// What was received and not taken.
     ///
     /// For a parser: what it has used, [take](Self::take).
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.memory[self.start..self.end]
     }
