@@ -161,7 +161,8 @@ impl State {
             let age = date.and_then(|date| self.now.duration_since(date.into()).ok());
             age.is_some_and(|age| age >= RESTED)
         };
-        !headers.contains_key(IF_RANGE) || self.is_among(headers, IF_RANGE, false) || has_date()
+        let is_own = |tag: &str| tag == self.tag && tag.starts_with('"');
+        !headers.contains_key(IF_RANGE) || only(headers, IF_RANGE).is_some_and(is_own) || has_date()
     }
 
     /// Whether a list of tags, in one header or several, has the file's, which has no comma. A strong comparison is one byte by byte: a
@@ -311,6 +312,9 @@ mod tests {
             ("\"b\"", false),
             ("W/\"a\"", false),
             ("yesterday", false),
+            // It is one tag, and no list.
+            ("*", false),
+            ("\"b\", \"a\"", false),
         ] {
             let headers = headers(&[(IF_RANGE, condition)]);
             assert_eq!(
