@@ -19,6 +19,9 @@ use crate::server::Shared;
 use crate::wire::{Wire, after, input};
 use crate::{Request, Response};
 
+/// What a request begins with whose answer has no body, also if it is refused.
+const HEAD: &[u8] = b"HEAD ";
+
 /// How long a connection that ends waits for its client to have the last answer.
 const CLOSING: Duration = Duration::from_secs(2);
 
@@ -181,7 +184,7 @@ impl Connection {
             }
             Err(status) => {
                 shared.begin(bytes);
-                self.refuse(status, false, shared)
+                self.refuse(status, bytes.starts_with(HEAD), shared)
             }
         }
     }
@@ -270,7 +273,7 @@ impl Connection {
                 return Next::Close;
             }
             shared.begin(bytes);
-            return self.refuse(StatusCode::REQUEST_TIMEOUT, false, shared);
+            return self.refuse(StatusCode::REQUEST_TIMEOUT, bytes.starts_with(HEAD), shared);
         };
         let untaken = unacknowledged(&self.wire.stream);
         // The client has taken something of its answer since it was armed. Where the system does not tell, it has not.

@@ -1256,7 +1256,9 @@ fn a_request_has_nothing_of_the_one_before() -> io::Result<()> {
 
 #[test]
 fn head_stays_head_whatever_a_handler_does() -> io::Result<()> {
-    let limits = Limits::default().body(100);
+    let limits = Limits::default()
+        .body(100)
+        .body_time(Duration::from_millis(50), 1);
     let running = Running::start(server().limits(limits), |request| {
         *request.method_mut() = Method::GET;
         let mut response = Response::new("text".into());
@@ -1271,15 +1273,19 @@ fn head_stays_head_whatever_a_handler_does() -> io::Result<()> {
         assert_eq!(client.head()?.header("content-length"), Some("4"));
     }
     // Nor has what the server says.
-    for (target, length, status) in [("/", 101, 413), ("/none", 0, 500)] {
+    for (rest, status) in [
+        ("/ HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n", 413),
+        ("/none HTTP/1.1\r\nHost: a\r\n\r\n", 500),
+        ("/ HTTP/1.1\r\n\r\n", 400),
+        ("/ HTTP/1.1\r\nHost: a\r\nExpect: more\r\n\r\n", 417),
+        ("/ HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n", 408),
+    ] {
         let mut client = running.client()?;
-        client.send(format!(
-            "HEAD {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
-        ))?;
+        client.send(format!("HEAD {rest}"))?;
         assert_eq!(client.head()?.status, status);
-        let mut rest = Vec::new();
-        client.0.read_to_end(&mut rest)?;
-        assert_eq!(rest, b"", "{target}");
+        let mut body = Vec::new();
+        client.0.read_to_end(&mut body)?;
+        assert_eq!(body, b"", "{rest:?}");
     }
     Ok(())
 }
