@@ -298,14 +298,15 @@ impl Server {
         let serves = Arc::clone(&shared);
         let left = port.serve_detached(self.serving, move |worker, event| {
             connection::on_event(&serves, worker, event);
-        })?;
-        // Answers that wait are counted by that.
+        });
+        // Answers that wait are counted by that. Without threads, the listener is closed.
         drop(port.close());
         // Nobody else has the log, unless handlers were left behind: then all but theirs is written by the end of that time.
         drop(shared);
         if let Some(written) = written {
             let _ = written.recv_timeout(LOGGED);
         }
+        let left = left?;
         if left.is_empty() {
             return Ok(());
         }

@@ -1334,6 +1334,20 @@ fn a_server_that_is_told_to_end_before_it_begins_ends() -> io::Result<()> {
     Ok(())
 }
 
+/// Its clients would wait for ever, and nobody else could listen there.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_cannot_begin_leaves_no_listener() -> io::Result<()> {
+    // No system has room for such a stack.
+    let server = server().serving(Serving::default().stack_size(1 << 60));
+    let (address, handle) = (server.local_addr()?, server.handle());
+    server.serve(echo).expect_err("there is no thread");
+    let error = Client::connect(address).err().map(|it| it.kind());
+    assert_eq!(error, Some(ErrorKind::ConnectionRefused));
+    assert_eq!(handle.metrics().threads, 0);
+    Ok(())
+}
+
 /// A client that takes a little now and then has no longer than the limit, also for a file.
 #[test]
 fn a_client_that_receives_slowly_has_a_limit() -> io::Result<()> {
