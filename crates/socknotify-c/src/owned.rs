@@ -172,6 +172,8 @@ impl Owner {
         }
         // What was armed is dropped, and so told.
         let messages = self.port.close().take_messages();
+        // Who has posted one of these has its handle before its event comes, as any other.
+        lock(&self.timers).clear();
         let mut left = lock(&self.left);
         left.extend(messages);
         left.pop_front().ok_or(code::ABANDONED_WAIT)
@@ -455,4 +457,44 @@ pub unsafe extern "C" fn sn_owned_post(
         unsafe { place.write_unaligned(handle) };
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// Its handle may be written to what its pointer refers to, which is freed in its event.
+    #[test]
+    fn a_message_that_was_left_comes_when_its_handle_was_written() {
+        const QUIET: Duration = Duration::from_millis(50);
+        let mut port = ptr::null_mut();
+        // SAFETY: there is room for the port.
+        assert_eq!(unsafe { sn_owned_create(1, 0, &mut port) }, code::SUCCESS);
+        let owner = OWNERS.pin(handle(port).expect("a handle")).expect("open");
+        // A thread posts, and has not written the handle.
+        let posting = lock(&owner.timers);
+        let message = OwnedEvent::new(MESSAGE, next_handle(), 7, 0);
+        assert!(owner.port.send(message).is_ok());
+        // Without connections this is the end.
+        owner.port.drain(Duration::ZERO);
+        assert!(owner.port.send(message).is_err());
+        let (tell, told) = mpsc::channel();
+        let number = port.addr();
+        let taking = thread::spawn(move || {
+            let mut event = message;
+            let port = ptr::without_provenance_mut(number);
+            // SAFETY: there is room for the event.
+            let outcome = unsafe { sn_owned_next(port, &mut event, u32::MAX) };
+            tell.send((outcome, event.handle))
+                .expect("it is waited for");
+        });
+        assert!(told.recv_timeout(QUIET).is_err());
+        drop(posting);
+        assert_eq!(told.recv(), Ok((code::SUCCESS, message.handle)));
+        taking.join().expect("no panic");
+        assert_eq!(sn_owned_close(port), code::SUCCESS);
+    }
 }
