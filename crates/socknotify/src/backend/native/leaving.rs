@@ -32,6 +32,12 @@ impl Leaving {
             && packet.events().contains(Events::REMOVE)
             && lock(&self.0).remove(&packet.completion_key)
     }
+
+    /// A thread that waits for the REMOVE of this key has dequeued a packet. True if that is to be queued again: not what else comes
+    /// of the key, and not the REMOVE of another one, for which another thread waits, that may have dequeued this one's.
+    pub(super) fn is_for_others(&self, key: usize, packet: &Entry) -> bool {
+        !self.on_packet(packet) && packet.completion_key != key
+    }
 }
 
 #[cfg(test)]
@@ -48,5 +54,21 @@ mod tests {
         assert!(!leaving.on_packet(&Entry::new(7, Events::REMOVE.bits(), 1)));
         assert!(leaving.has(7) && leaving.on_packet(&removal));
         assert!(!leaving.has(7) && !leaving.on_packet(&removal));
+    }
+
+    /// Each would keep what the other waits for.
+    #[test]
+    fn two_that_wait_keep_no_removal_of_each_other() {
+        let leaving = Leaving::default();
+        let packet = |key, events: Events| Entry::new(key, events.bits(), 0);
+        leaving.begin(7);
+        leaving.begin(8);
+        assert!(!leaving.is_for_others(7, &packet(7, Events::IN)));
+        assert!(leaving.is_for_others(7, &packet(8, Events::IN)));
+        assert!(leaving.is_for_others(7, &packet(9, Events::REMOVE)));
+        assert!(!leaving.is_for_others(7, &packet(8, Events::REMOVE)));
+        assert!(!leaving.has(8));
+        assert!(!leaving.is_for_others(8, &packet(7, Events::REMOVE)));
+        assert!(!leaving.has(7));
     }
 }

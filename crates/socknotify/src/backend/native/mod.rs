@@ -281,11 +281,7 @@ impl Native {
     /// Deliver the packets that are still of interest.
     fn deliver(&self, entries: &mut [Entry], memory: &Memory) -> usize {
         let packets = memory.packets.iter().filter(|packet| !is_own(packet));
-        let packets = packets.map(|packet| {
-            let overlapped = packet.lpOverlapped.expose_provenance();
-            let bytes = packet.dwNumberOfBytesTransferred;
-            Entry::new(packet.lpCompletionKey, bytes, overlapped).unknown()
-        });
+        let packets = packets.map(|packet| entry(packet).unknown());
         let packets = packets.filter(|packet| !self.leaving.on_packet(packet));
         let mut count = 0;
         for (place, packet) in entries.iter_mut().zip(packets) {
@@ -385,21 +381,12 @@ impl Native {
                 true => Duration::from_millis(1),
                 false => Duration::ZERO,
             };
-            let mut packets = memory.packets.drain(..);
-            for packet in &mut packets {
-                if packet.lpCompletionKey == key {
-                    let entry = Entry::new(key, packet.dwNumberOfBytesTransferred, 0);
-                    // Only REMOVE is of interest, and only to this thread.
-                    self.leaving.on_packet(&entry);
-                } else {
-                    others.push(packet);
-                }
-            }
+            let packets = memory.packets.drain(..).map(|packet| entry(&packet));
+            others.extend(packets.filter(|packet| self.leaving.is_for_others(key, packet)));
         }
         for packet in others {
-            let (bytes, overlapped) = (packet.dwNumberOfBytesTransferred, packet.lpOverlapped);
-            let key = packet.lpCompletionKey;
-            let _ = open.port.post(bytes, key, overlapped.expose_provenance());
+            let (bytes, key) = (packet.transferred, packet.completion_key);
+            let _ = open.port.post(bytes, key, packet.overlapped);
         }
     }
 
@@ -437,6 +424,12 @@ static RELEASE: u8 = 0;
 
 fn own() -> usize {
     (&raw const RELEASE).addr()
+}
+
+fn entry(packet: &OVERLAPPED_ENTRY) -> Entry {
+    let overlapped = packet.lpOverlapped.expose_provenance();
+    let bytes = packet.dwNumberOfBytesTransferred;
+    Entry::new(packet.lpCompletionKey, bytes, overlapped)
 }
 
 fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {
