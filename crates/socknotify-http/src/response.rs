@@ -75,6 +75,9 @@ impl ResponseBody {
     /// The file must not become shorter while it is sent: then the connection ends in the middle of the answer. If it cannot be read at
     /// all, the answer is 500. Files of [`try_clone`](File::try_clone) have one position together: open the file for each answer.
     ///
+    /// On Linux a client that goes meanwhile raises `SIGPIPE`, which `sendfile` cannot be told to leave out. A program in Rust ignores it.
+    /// One that has given it back its default, or whose `main` is in C, has to ignore it, or ends.
+    ///
     /// # Errors
     ///
     /// The system's, if the file's length or position cannot be had.
