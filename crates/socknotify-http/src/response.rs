@@ -445,20 +445,20 @@ fn write_head(out: &mut Vec<u8>, answer: Answer, parts: &Parts, now: Instant) ->
         out.extend_from_slice(part.as_bytes());
     }
     let mut persists = answer.persists;
+    let switches = status == StatusCode::SWITCHING_PROTOCOLS;
     for (name, value) in headers {
         let has = |option| name == CONNECTION && lists(value.as_bytes(), option);
         persists &= !has("close");
         // How the body ends, and whether the connection goes on, is the server's to say.
-        let is_own = has("close") || has("keep-alive") || name == CONTENT_LENGTH;
-        if !is_own && name != TRANSFER_ENCODING {
+        let is_own = has("close") || has("keep-alive") || switches && name == CONNECTION;
+        if !is_own && name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
             line(out, name.as_str(), value.as_bytes());
         }
     }
-    let connection = match status {
-        StatusCode::SWITCHING_PROTOCOLS if headers.contains_key(CONNECTION) => None,
-        StatusCode::SWITCHING_PROTOCOLS => Some("upgrade"),
-        _ if !persists => Some("close"),
-        _ => (answer.version == Version::HTTP_10).then_some("keep-alive"),
+    let connection = match persists {
+        _ if switches => Some("upgrade"),
+        false => Some("close"),
+        true => (answer.version == Version::HTTP_10).then_some("keep-alive"),
     };
     if let Some(value) = connection {
         line(out, "connection", value.as_bytes());

@@ -926,7 +926,8 @@ fn an_end_is_bounded_whatever_a_handler_does() -> io::Result<()> {
 
 #[test]
 fn another_protocol_takes_over() -> io::Result<()> {
-    let running = Running::start(server(), |_| {
+    let running = Running::start(server(), |request| {
+        let said = request.headers()[header::CONNECTION].clone();
         let mut response = Response::new(ResponseBody::upgrade(|mut upgraded| {
             let mut text = upgraded.read_ahead;
             while !text.contains(&b'\n') {
@@ -940,12 +941,26 @@ fn another_protocol_takes_over() -> io::Result<()> {
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let protocol = HeaderValue::from_static("reverse");
         response.headers_mut().insert(header::UPGRADE, protocol);
+        if request.uri() == "/again" {
+            response.headers_mut().insert(header::CONNECTION, said);
+        }
         response
     });
-    for parts in [["abc\n", ""], ["", "abc\n"], ["a", "bc\n"]] {
+    for (head, parts) in [
+        ("GET / HTTP/1.1\r\nConnection: upgrade", ["abc\n", ""]),
+        ("GET / HTTP/1.1\r\nConnection: upgrade", ["", "abc\n"]),
+        ("GET / HTTP/1.1\r\nConnection: upgrade", ["a", "bc\n"]),
+        // As some browsers say it.
+        (
+            "GET /again HTTP/1.1\r\nConnection: keep-alive, Upgrade",
+            ["abc\n", ""],
+        ),
+    ] {
         let mut client = running.client()?;
-        let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: reverse\r\n\r\n";
-        client.send(format!("{head}{}", parts[0]))?;
+        client.send(format!(
+            "{head}\r\nHost: a\r\nUpgrade: reverse\r\n\r\n{}",
+            parts[0]
+        ))?;
         let answer = client.head()?;
         assert_eq!(
             (answer.status, answer.header("upgrade")),
