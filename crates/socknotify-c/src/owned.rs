@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,6 +112,8 @@ impl Drop for Connection {
     }
 }
 
+const HAS_KQUEUE: bool = cfg!(not(any(target_os = "linux", target_os = "android")));
+
 /// Sends without a signal, and without waiting.
 struct Stream(RawFd);
 
@@ -121,7 +123,13 @@ impl Write for Stream {
         let first = bytes.as_ptr().cast();
         // SAFETY: the bytes are there.
         let sent = unsafe { libc::send(self.0, first, bytes.len(), FLAGS) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        usize::try_from(sent).map_err(|_| match io::Error::last_os_error() {
+            // So the BSDs and macOS say that it still connects. There is room when it is connected.
+            error if HAS_KQUEUE && error.kind() == ErrorKind::NotConnected => {
+                ErrorKind::WouldBlock.into()
+            }
+            error => error,
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -302,6 +303,40 @@ static void what_cannot_be_sent_is_an_error_of_its_connection(void) {
     arm(peer, 0, SN_INFINITE);
     next_is(SN_OWNED_READY, peer, SOCK_NOTIFY_EVENT_ERR);
     end(peer);
+}
+
+/* Some systems say of a socket that still connects that it is not connected, which is no error of it. */
+static void what_is_sent_waits_for_the_connect(void) {
+    enum { CLIENTS = 16 };
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct sockaddr *const at = (struct sockaddr *)&address;
+    socklen_t length = sizeof address;
+    int clients[CLIENTS];
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK_EQ(bind(listener, at, length), 0);
+    CHECK_EQ(getsockname(listener, at, &length), 0);
+    /* There is room for fewer. */
+    CHECK_EQ(listen(listener, 1), 0);
+    for (int index = 0; index < CLIENTS; index += 1) {
+        clients[index] = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK_EQ(fcntl(clients[index], F_SETFL, O_NONBLOCK), 0);
+        int begun = connect(clients[index], at, length);
+        CHECK_EQ(begun == 0 || errno == EINPROGRESS, 1);
+    }
+    struct peer *peer = malloc(sizeof *peer);
+    peer->ours = clients[CLIENTS - 1];
+    peer->theirs = listener;
+    CHECK_EQ(sn_owned_adopt(port, peer->ours, peer, &peer->handle), SN_SUCCESS);
+    arm(peer, 0, SN_INFINITE);
+    CHECK_EQ(sn_owned_send(port, peer->handle, "x", 1), SN_SUCCESS);
+    nothing_comes();
+    CHECK_EQ(sn_owned_cancel(port, peer->handle), SN_SUCCESS);
+    next_is(SN_OWNED_CANCELLED, peer, 0);
+    end(peer);
+    for (int index = 0; index < CLIENTS - 1; index += 1) {
+        close(clients[index]);
+    }
 }
 
 static void messages_come_in_time_or_are_cancelled(void) {
@@ -662,6 +697,7 @@ int main(void) {
     a_cancellation_is_reported_once();
     what_is_sent_arrives_in_order_and_no_event_tells_of_it();
     what_cannot_be_sent_is_an_error_of_its_connection();
+    what_is_sent_waits_for_the_connect();
     messages_come_in_time_or_are_cancelled();
     what_is_refused_stays_the_callers();
     a_port_is_of_one_kind();
