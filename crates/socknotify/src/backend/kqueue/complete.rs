@@ -17,20 +17,20 @@ pub(super) type Found = (Report, Kind);
 /// Add further conditions that hold.
 pub(super) fn complete(table: &Table, polls: &mut Vec<libc::pollfd>, found: &mut [Found]) {
     polls.clear();
-    for (report, kind) in &*found {
+    // One for each report, also if several are of one descriptor. Those with a negative number are passed over.
+    polls.extend(found.iter().map(|(report, kind)| {
         let missing = missing(table, report, *kind);
-        if !missing.is_empty() {
-            polls.push(pollfd_for(report.fd, missing));
+        let mut poll = pollfd_for(report.fd, missing);
+        if missing.is_empty() {
+            poll.fd = -1;
         }
-    }
-    if polls.is_empty() || poll_now(polls).is_err() {
+        poll
+    }));
+    if polls.iter().all(|poll| poll.fd < 0) || poll_now(polls).is_err() {
         return;
     }
-    let mut polls = polls.iter().peekable();
-    for (report, _) in found {
-        if let Some(poll) = polls.next_if(|poll| poll.fd as u32 == report.fd.0) {
-            report.events |= events_of(poll.revents);
-        }
+    for ((report, _), poll) in found.iter_mut().zip(polls) {
+        report.events |= events_of(poll.revents);
     }
 }
 

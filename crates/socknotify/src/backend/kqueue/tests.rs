@@ -235,6 +235,28 @@ fn c3_what_a_late_change_has_brought_back_is_armed_by_whoever_sees_it() {
     }
 }
 
+/// One filter reports by such a change, and the other one what is wanted. Both conditions hold, and that packet shows them.
+#[test]
+fn beside_a_late_change_a_packet_shows_both_conditions() {
+    for filter in [Filter::Read, Filter::Write] {
+        let engine = engine();
+        let pairs = pairs(1);
+        let (ours, theirs) = &pairs[0];
+        (&mut &*theirs).write_all(b"x").expect("written");
+        let both = EventFilter::IN | EventFilter::OUT;
+        let mut entry = [Registration::enable(ours, 0, both, ONCE)];
+        let armed = engine.process(&mut entry, &mut [], Some(Duration::ZERO), None);
+        assert_eq!(armed, Ok(0));
+        let (fd, before) = (ours.as_raw_fd() as u32, 0);
+        let late = [Change::new(fd, filter, flags::ENABLE, before)];
+        engine.backend().queue.change(&late).expect("it is there");
+        let mut found = [Entry::default(); 2];
+        let done = engine.process(&mut [], &mut found, Some(Duration::ZERO), None);
+        assert_eq!(done, Ok(1));
+        assert_eq!(found[0].events(), Events::IN | Events::OUT, "{filter:?}");
+    }
+}
+
 #[test]
 fn after_close_every_wait_ends_at_once() {
     for waker in [Waker::new, Waker::pair] {
