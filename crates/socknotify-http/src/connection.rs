@@ -19,9 +19,6 @@ use crate::server::Shared;
 use crate::wire::{Wire, after, input};
 use crate::{Request, Response};
 
-/// What a request begins with whose answer has no body, also if it is refused.
-const HEAD: &[u8] = b"HEAD ";
-
 /// How long a connection that ends waits for its client to have the last answer.
 const CLOSING: Duration = Duration::from_secs(2);
 
@@ -182,10 +179,7 @@ impl Connection {
                 (self.needed, self.begun, self.head, self.chunk) = (0, None, 0, 0);
                 self.answer(parts, head, shared)
             }
-            Err(status) => {
-                shared.begin(bytes);
-                self.refuse(status, bytes.starts_with(HEAD), shared)
-            }
+            Err(status) => self.refuse_early(status, shared),
         }
     }
 
@@ -197,6 +191,13 @@ impl Connection {
             persists: false,
         };
         self.send(response::error(status), answer, shared)
+    }
+
+    /// The same, of what was received and not taken: the request has no parts.
+    fn refuse_early(&mut self, status: StatusCode, shared: &Arc<Shared>) -> Next {
+        let bytes = self.wire.input.bytes();
+        shared.begin(bytes);
+        self.refuse(status, bytes.starts_with(b"HEAD "), shared)
     }
 
     fn answer(&mut self, parts: request::Parts, head: Head, shared: &Arc<Shared>) -> Next {
@@ -268,12 +269,10 @@ impl Connection {
     /// The time of what it waits for has passed.
     fn time_out(&mut self, shared: &Arc<Shared>) -> Next {
         let Some(waiting) = &self.waiting else {
-            let bytes = self.wire.input.bytes();
-            if bytes.is_empty() {
+            if self.wire.input.bytes().is_empty() {
                 return Next::Close;
             }
-            shared.begin(bytes);
-            return self.refuse(StatusCode::REQUEST_TIMEOUT, bytes.starts_with(HEAD), shared);
+            return self.refuse_early(StatusCode::REQUEST_TIMEOUT, shared);
         };
         let untaken = unacknowledged(&self.wire.stream);
         // The client has taken something of its answer since it was armed. Where the system does not tell, it has not.

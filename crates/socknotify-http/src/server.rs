@@ -6,7 +6,7 @@ use std::mem;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::{fd::OwnedFd, unix::net::UnixListener};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,13 +68,15 @@ impl From<UnixListener> for Listener {
 
 /// What a server counts, and what it does.
 #[derive(Debug, Default)]
-struct Counts {
+pub(crate) struct Counts {
     /// Answers, by the first digit of their status.
     answers: [AtomicU64; 6],
     incomplete: AtomicU64,
     sent: AtomicU64,
     failed: AtomicU64,
-    left_out: Arc<AtomicU64>,
+    /// Lines that the log has left out, and bytes that it has to write.
+    pub(crate) left_out: AtomicU64,
+    pub(crate) waiting: AtomicUsize,
     running: Mutex<Vec<Arc<Mutex<Running>>>>,
 }
 
@@ -218,10 +220,10 @@ impl Server {
     ///
     /// The length does not count what is around chunks; what is around a chunk that broke off may be taken off, though it was not sent.
     ///
-    /// A thread of its own writes, so that no request waits for the log. What it does not keep up with is left out, and counted in
+    /// A thread of its own writes, so that no request waits for the log. While a MiB waits for it, lines are left out, and counted in
     /// [`Metrics::log_left_out`]. At the end [`serve`](Self::serve) waits up to a second for it, and for the writer to be dropped.
     pub fn log(mut self, writer: impl Write + Send + 'static) -> Self {
-        self.log = Log::start(writer, Arc::clone(&self.handle.counts.left_out)).map(Some);
+        self.log = Log::start(writer, Arc::clone(&self.handle.counts)).map(Some);
         self
     }
 
@@ -303,9 +305,7 @@ impl Server {
         drop(port.close());
         // Nobody else has the log, unless handlers were left behind: then all but theirs is written by the end of that time.
         drop(shared);
-        if let Some(written) = written {
-            let _ = written.recv_timeout(LOGGED);
-        }
+        let _ = written.map(|it| it.recv_timeout(LOGGED));
         let left = left?;
         if left.is_empty() {
             return Ok(());

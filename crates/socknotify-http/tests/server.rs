@@ -1123,6 +1123,41 @@ fn a_log_that_stands_still_keeps_nobody_waiting() -> io::Result<()> {
     Ok(())
 }
 
+/// However long its lines are: each byte that is not printable has four there.
+#[test]
+fn a_log_that_stands_still_takes_a_bounded_memory() -> io::Result<()> {
+    struct Still(mpsc::Receiver<()>, Kept);
+
+    impl Write for Still {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    const REQUESTS: usize = 200;
+    let (hold, still) = mpsc::channel();
+    let kept = Kept::default();
+    let log = Still(still, kept.clone());
+    let mut running = Running::start(server().log(log), echo);
+    for _ in 0..REQUESTS {
+        let mut client = running.client()?;
+        client.send([&[1; 16_000][..], b"\r\n\r\n"].concat())?;
+        assert_eq!(client.answer()?.status, 400);
+    }
+    let left_out = running.handle.metrics().log_left_out as usize;
+    drop(hold);
+    running.end(PATIENCE)?;
+    let text = kept.text();
+    assert_eq!(text.lines().count() + left_out, REQUESTS);
+    assert!((1 << 19..2 << 20).contains(&text.len()), "{}", text.len());
+    Ok(())
+}
+
 /// Clients that pipeline without end, and others beside them.
 #[test]
 fn one_that_sends_much_keeps_no_other_waiting() -> io::Result<()> {
