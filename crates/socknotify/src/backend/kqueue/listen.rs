@@ -11,9 +11,10 @@ use crate::os::Fd;
 use crate::support::lock::lock;
 
 impl Kqueue {
-    /// A socket was registered.
+    /// A socket is about to be registered.
     pub(super) fn note_unconnected(&self, fd: Fd) -> Result<(), Errno> {
-        if !systems::LISTEN_SILENCES_FILTERS || !is_unconnected(fd) {
+        let may_listen = || is_unconnected(fd) && sys::listens(fd) == Ok(false);
+        if !systems::LISTEN_SILENCES_FILTERS || !may_listen() {
             return Ok(());
         }
         let mut unconnected = lock(&self.unconnected);
@@ -34,6 +35,7 @@ impl Kqueue {
                 return false;
             };
             if sys::listens(fd) != Ok(true) {
+                // It may listen by now, and is found the next time.
                 return is_unconnected(fd);
             }
             let armed = table.arm_latest(&mut interest, |interest| {
@@ -52,9 +54,7 @@ impl Kqueue {
     }
 }
 
-/// Whether a stream neither listens nor is connected. False if it is closed.
+/// Whether a stream listens, or is not connected. False if it is closed.
 fn is_unconnected(fd: Fd) -> bool {
-    identity::kind(fd) == Kind::Stream
-        && sys::is_connected(fd) == Ok(false)
-        && sys::listens(fd) == Ok(false)
+    identity::kind(fd) == Kind::Stream && sys::is_connected(fd) == Ok(false)
 }

@@ -348,19 +348,16 @@ impl Backend for Kqueue {
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let fd = interest.fd;
         if is_new {
+            // From before its filters are there: it may begin to listen at any time.
+            self.note_unconnected(fd)
+                .map_err(|error| ArmError::Refused(refusal(error)))?;
             let mut adding = lock(&self.adding);
             adding.remove(&fd);
             if self.has(fd) != Knotes::Absent {
                 // Those of a file that was closed are gone.
                 let _ = self.change(&translate::deletions(fd));
             }
-            self.add(interest)?;
-            drop(adding);
-            return self.note_unconnected(fd).map_err(|error| {
-                let _adding = lock(&self.adding);
-                let _ = self.delete(fd);
-                ArmError::Refused(refusal(error))
-            });
+            return self.add(interest);
         }
         let is_only_changed = || !interest.is_enabled() || self.is_only_enabled(interest);
         if is_only_changed() {

@@ -1,10 +1,14 @@
 //! What only the backend can tell: its system calls, and what it does without `EVFILT_USER`.
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
 
 use super::sys::{Event as Change, Filter, Queue, calls, flags};
 use super::waker::Waker;
@@ -254,6 +258,34 @@ fn beside_a_late_change_a_packet_shows_both_conditions() {
         let done = engine.process(&mut [], &mut found, Some(Duration::ZERO), None);
         assert_eq!(done, Ok(1));
         assert_eq!(found[0].events(), Events::IN | Events::OUT, "{filter:?}");
+    }
+}
+
+/// Filters that are added before it listens keep silent on some systems, whoever has it listen meanwhile.
+#[test]
+fn a_socket_that_listens_as_it_is_registered_is_reported() {
+    for round in 0..600 {
+        let engine = engine();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let address: SocketAddr = ([127, 0, 0, 1], 0).into();
+        socket.bind(&address.into()).expect("a free port");
+        let address = socket.local_addr().expect("it is bound");
+        let begin = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                let since = Instant::now();
+                while since.elapsed() < Duration::from_nanos(200 * (round % 300)) {}
+                socket.listen(8).expect("it is bound");
+            });
+            let mut entry = [Registration::enable(&socket, 0, EventFilter::IN, ONCE)];
+            begin.wait();
+            let registered = engine.process(&mut entry, &mut [], Some(Duration::ZERO), None);
+            assert_eq!(registered, Ok(0));
+        });
+        let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        client.connect(&address).expect("it listens");
+        assert_eq!(process(&engine, &mut [], 1).0, 1);
     }
 }
 
