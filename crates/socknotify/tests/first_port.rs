@@ -44,11 +44,11 @@ fn make_a_port(pair: &Pair) -> u8 {
         _ => return 3,
     }
     // And it knows whose it is.
-    match in_a_child(5, || u8::from(port.snapshot().queued != 0)) {
+    match in_a_child(20, || u8::from(port.snapshot().queued != 0)) {
         Ok(Some(0)) => {}
         _ => return 4,
     }
-    let refused = in_a_child(5, || {
+    let refused = in_a_child(20, || {
         u8::from(port.dequeue_one(None) != Err(Error::OtherProcess))
     });
     match refused {
@@ -78,7 +78,7 @@ fn fork_meanwhile(pair: &Pair, later: Duration) -> u8 {
         spin(Duration::from_micros(200));
         begin.store(true, Ordering::Release);
         spin(later);
-        let status = in_a_child(3, || make_a_port(pair));
+        let status = in_a_child(50, || make_a_port(pair));
         match (status, first.join()) {
             (Ok(Some(status)), Ok(Ok(_))) => status as u8,
             (Ok(None), _) => HANGS,
@@ -92,7 +92,7 @@ fn g3_a_child_makes_a_port_while_a_thread_of_its_parent_makes_its_first() -> io:
     let pair = Pair::unix()?;
     for round in 0..ROUNDS {
         let later = Duration::from_nanos(round * 7919 % 250_000);
-        let status = in_a_child(10, || fork_meanwhile(&pair, later))?;
+        let status = in_a_child(90, || fork_meanwhile(&pair, later))?;
         assert_eq!(
             status,
             Some(0),

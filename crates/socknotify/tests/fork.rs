@@ -1,6 +1,7 @@
 //! Forked children: one that uses its parent's port, and one that keeps its parent's sockets open (G3).
 //!
-//! A program of its own, because all of its descriptors are inherited.
+//! A program of its own, because all of its descriptors are inherited: until a child has ended, or runs another program, what was
+//! closed here is open there. So tests that need a process are here.
 //!
 //! A child of a process with threads may do next to nothing. Here it calls the port under test, which
 //! has to refuse without taking a lock, and beside that only what is safe in a signal handler. Some make
@@ -20,6 +21,8 @@ mod alone;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
+#[cfg(target_os = "linux")]
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
@@ -187,7 +190,7 @@ fn a_child_can_ask_for_the_state_of_a_port_while_other_threads_use_it(
         let asked = || {
             for round in 0..75 {
                 // What is counted there may be anything.
-                let child = Child::fork_for(5, || {
+                let child = Child::fork(|| {
                     if port.concurrency() != PLACES {
                         return 1;
                     }
@@ -267,7 +270,7 @@ fn a_child_is_told_so_by_an_owning_port_while_other_threads_use_it(
         }
         let told = (0..100).try_for_each(|_| {
             let pair = Pair::unix()?;
-            let child = Child::fork_for(5, || call_owning_port(&port, &mut held, pair))?;
+            let child = Child::fork(|| call_owning_port(&port, &mut held, pair))?;
             match child.status() {
                 Some(0) => Ok(()),
                 status => Err(io::Error::other(format!("the child ends with {status:?}"))),
@@ -311,7 +314,7 @@ fn a_child_drops_a_connection_while_others_send_to_it(backend: Backend) -> io::R
             }
         });
         let told = (0..100).try_for_each(|_| {
-            let child = Child::fork_for(5, || {
+            let child = Child::fork(|| {
                 let is_refused = sender.send(b"it") == Err(OutboxError::Gone);
                 drop(held.take());
                 u8::from(!is_refused || sender.room() > 0)
@@ -427,7 +430,7 @@ fn serve_inherited(backend: Backend, pair: &Pair, ready: impl Fn()) -> u8 {
             return 4;
         }
         ready();
-        match mine.dequeue_one(Some(Duration::from_secs(5))) {
+        match mine.dequeue_one(Some(PATIENCE)) {
             Ok(entry) if (entry.completion_key, entry.events()) == (2, Events::IN) => {}
             _ => return 5,
         }
@@ -465,7 +468,7 @@ fn g3_a_child_registers_an_inherited_socket_with_a_port_of_its_own(
                     while port.dequeue_one(Some(Duration::ZERO)).is_ok() {}
                 }
                 let (told, tell) = rustix::pipe::pipe()?;
-                let child = Child::fork_for(20, || {
+                let child = Child::fork(|| {
                     serve_inherited(backend, &pair, || {
                         let _ = rustix::io::write(&tell, b"x");
                     })
@@ -515,13 +518,13 @@ fn g3_a_child_registers_while_threads_of_its_parent_do(backend: Backend) -> io::
         }
         let registered = || {
             for round in 0..100 {
-                let child = Child::fork_for(5, || {
+                let child = Child::fork(|| {
                     let Ok(mine) = port(backend) else { return 1 };
                     let enable = Registration::enable(&inherited.ours, 1, EventFilter::OUT, ONCE);
                     if mine.register(enable) != Ok(()) {
                         return 2;
                     }
-                    match mine.dequeue_one(Some(Duration::from_secs(2))) {
+                    match mine.dequeue_one(Some(PATIENCE)) {
                         Ok(entry) if entry.events() == Events::OUT => 0,
                         _ => 3,
                     }
@@ -772,6 +775,64 @@ fn e7_a_child_begins_no_operation_and_its_parents_complete(backend: Backend) -> 
         }
         assert!(begun.iter().all(|it| matches!(it.result(), Ok(64))));
     }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn x5_processes_are_watched(backend: Backend) -> io::Result<()> {
+    use rustix::process::{PidfdFlags, pidfd_open};
+
+    let port = port(backend)?;
+    let (told, tell) = rustix::pipe::pipe()?;
+    let child = Child::fork(|| u8::from(rustix::io::read(&told, &mut [0; 1]) != Ok(1)))?;
+    let process = pidfd_open(child.number(), PidfdFlags::empty())?;
+    let entry = Registration::descriptor(&process, 1, EventFilter::IN, LEVEL);
+    port.register(entry)?;
+    expect_nothing(&port);
+    assert_eq!(rustix::io::write(&tell, b"x")?, 1);
+    expect(&port, &[(1, Events::IN)]);
+    assert_eq!(child.status(), Some(0));
+    Ok(())
+}
+
+/// A read ends where the sender changes, if the socket asks who it is (`SO_PASSCRED`).
+#[cfg(target_os = "linux")]
+#[for_every_backend]
+fn d2_what_is_behind_the_bytes_of_another_sender_is_notified(backend: Backend) -> io::Result<()> {
+    let port = Port::<UnixStream>::from(port(backend)?);
+    let mut worker = port.worker(4);
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    rustix::net::sockopt::set_socket_passcred(&ours, true)?;
+    worker.arm(port.adopt(ours)?, Interest::IN);
+    // What was served once stays armed where it can.
+    for served in [b"was", b"one"] {
+        assert_eq!((&theirs).write(served)?, 3);
+        if served == b"one" {
+            let child = Child::fork(|| u8::from(rustix::io::write(&theirs, b"two") != Ok(3)))?;
+            assert_eq!(child.status(), Some(0));
+        }
+        expect_bytes(&mut worker, served)?;
+    }
+    expect_bytes(&mut worker, b"two")
+}
+
+/// A connection is notified, has these bytes to receive in one call with room for more, and is armed again.
+#[cfg(target_os = "linux")]
+#[track_caller]
+fn expect_bytes(
+    worker: &mut socknotify::owned::Worker<UnixStream>,
+    bytes: &[u8],
+) -> io::Result<()> {
+    worker.process(Some(PATIENCE))?;
+    let Some(Event::Ready(mut connection, _)) = worker.take() else {
+        panic!("it is readable");
+    };
+    let mut buffer = [0; 64];
+    let length = connection.read(&mut buffer)?;
+    assert_eq!(&buffer[..length], bytes);
+    worker.arm(connection, Interest::IN);
     Ok(())
 }
 

@@ -544,31 +544,6 @@ mod unix {
         Ok(())
     }
 
-    /// A read ends where the sender changes, if the socket asks who it is (`SO_PASSCRED`).
-    #[cfg(target_os = "linux")]
-    #[for_every_backend]
-    fn d2_what_is_behind_the_bytes_of_another_sender_is_notified(
-        backend: Backend,
-    ) -> io::Result<()> {
-        let (_port, mut worker, connection, mut theirs) = served(backend, UnixStream::pair()?)?;
-        net::sockopt::set_socket_passcred(&*connection, true)?;
-        worker.arm(connection, Interest::IN);
-        theirs.write_all(b"one")?;
-        let mut child = std::process::Command::new("echo")
-            .args(["-n", "two"])
-            .stdout(std::os::fd::OwnedFd::from(theirs.try_clone()?))
-            .spawn()?;
-        assert!(child.wait()?.success());
-        let mut buffer = [0; 64];
-        for expected in [b"one", b"two"] {
-            let mut connection = next(&mut worker);
-            let length = connection.read(&mut buffer)?;
-            assert_eq!(&buffer[..length], expected);
-            worker.arm(connection, Interest::IN);
-        }
-        Ok(())
-    }
-
     #[cfg(target_os = "linux")]
     #[for_every_backend]
     fn d2_the_next_packet_of_a_seqpacket_socket_is_notified(backend: Backend) -> io::Result<()> {

@@ -47,6 +47,11 @@ impl Child {
         })
     }
 
+    /// What the system calls it.
+    pub(crate) fn number(&self) -> Pid {
+        self.0.expect("it was not waited for")
+    }
+
     /// The exit status, when it has come to its end by itself.
     pub(crate) fn status(mut self) -> Option<i32> {
         let child = self.0.take()?;
