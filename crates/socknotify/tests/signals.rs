@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,12 @@ use support::{
 };
 
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+
+/// One test after the other: the signals are counted.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 extern "C" fn count(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
@@ -87,6 +93,7 @@ fn wait_in_vain(port: &Arc<CompletionPort>, timeout: Duration) -> Duration {
 
 #[for_every_backend]
 fn e4_a_signal_neither_ends_a_wait_nor_lengthens_it(backend: Backend) -> io::Result<()> {
+    let _turn = turn();
     catch_signals();
     let port = Arc::new(port_with(backend, 2)?);
     let pair = Pair::unix()?;
@@ -103,6 +110,7 @@ fn e4_a_signal_neither_ends_a_wait_nor_lengthens_it(backend: Backend) -> io::Res
 
 #[for_every_backend]
 fn e4_a_signal_does_not_lengthen_the_wait_for_a_permit(backend: Backend) -> io::Result<()> {
+    let _turn = turn();
     catch_signals();
     let port = Arc::new(port_with(backend, 1)?);
     port.post_all(&[Entry::default(); 2])?;
@@ -117,7 +125,9 @@ fn e4_a_signal_does_not_lengthen_the_wait_for_a_permit(backend: Backend) -> io::
 #[for_every_backend]
 fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result<()> {
     const BYTES: usize = 300;
+    let _turn = turn();
     catch_signals();
+    let before = SIGNALS.load(Ordering::Relaxed);
     let port = Arc::new(port_with(backend, 1)?);
     let pair = Pair::unix()?;
     let ours = pair.ours.try_clone()?;
@@ -137,13 +147,19 @@ fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result
         })
     };
     let sending = thread::spawn(move || -> io::Result<()> {
-        for _ in 0..BYTES {
+        for number in 1..=BYTES {
+            if number == BYTES {
+                // All others may have come before this test's thread sends the first signal.
+                wait_until("a signal has come", || {
+                    SIGNALS.load(Ordering::Relaxed) > before
+                });
+            }
             assert_eq!(pair.theirs.send(b"x")?, 1);
             done.recv_timeout(PATIENCE).expect("the byte is seen");
         }
         Ok(())
     });
-    assert!(bombard(&waiting) > 0);
+    bombard(&waiting);
     waiting.join().expect("no panic")?;
     sending.join().expect("no panic")
 }
@@ -152,6 +168,7 @@ fn e4_a_signal_does_not_keep_packets_from_coming(backend: Backend) -> io::Result
 #[for_every_backend(with_permits)]
 fn f3_a_signal_does_not_change_which_parked_thread_is_next(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 4;
+    let _turn = turn();
     catch_signals();
     let port = Arc::new(port_with(backend, 1)?);
     port.post(Entry::default())?;
