@@ -36,9 +36,9 @@ fn o3_an_operation_completes_once_with_its_file_and_buffer(backend: Backend) -> 
         assert_eq!(done.file.metadata()?.len(), 10);
         nothing(&mut worker);
         assert_eq!(port.operations(), 0);
-        // Where the system does it, no thread was needed.
+        // Where the system does it, no thread was needed. Elsewhere it may have ended by now: it had nothing to do.
         let needs_threads = port.file_driver() == FileDriver::Threads;
-        assert_eq!(port.helper_threads() > 0, needs_threads);
+        assert!(needs_threads || port.helper_threads() == 0);
     }
     Ok(())
 }
@@ -881,7 +881,8 @@ fn o3_work_that_blocks_keeps_no_operation_waiting(backend: Backend) -> io::Resul
     let file = file_of(&port, b"0123456789")?;
     let read = FileOperation::read_at(&file, vec![0; 4], 0);
     assert_eq!(perform(&port, &mut worker, read)?.result?, 4);
-    assert_eq!(port.helper_threads(), 2);
+    // One for work, and one for files, which may have ended by now.
+    assert!((1..=2).contains(&port.helper_threads()));
     gate.open(1);
     assert!(matches!(next(&mut worker), Event::Message(1)));
     Ok(())
