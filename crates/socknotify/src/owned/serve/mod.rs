@@ -597,7 +597,8 @@ where
         let this = Arc::new(Thread {
             id: thread::current().id(),
             state: ThreadState::of_this(),
-            is_busy: AtomicBool::new(true),
+            // One that has only begun is no handler that is left behind.
+            is_busy: AtomicBool::new(self.serving.on_start.is_some()),
             key: AtomicUsize::new(NONE),
         });
         lock(&self.threads).push(Arc::clone(&this));
