@@ -140,13 +140,18 @@ impl<'scope, 'env> Line<'scope, 'env> {
         }
     }
 
-    /// One more thread comes to wait, and waits when this returns. It dequeues once, and ends, or
-    /// waits at the gate with its packet.
+    /// One more thread comes to wait beside so many others, and waits when this returns. It dequeues once, and ends, or
+    /// waits at the gate with its packet. One of the others may give up meanwhile.
     #[track_caller]
-    fn join(&mut self, timeout: Option<Duration>, gate: Option<&'env Gate>) -> Waiter<'scope> {
+    fn join(
+        &mut self,
+        timeout: Option<Duration>,
+        gate: Option<&'env Gate>,
+        others: usize,
+        quitter: Option<&Waiter<'scope>>,
+    ) -> Waiter<'scope> {
         let arrival = self.arrivals;
         self.arrivals += 1;
-        let waiting = self.port.snapshot().waiting;
         let (tell, port) = (self.tell.clone(), self.port);
         let (tell_number, number) = channel();
         let thread = self.scope.spawn(move || {
@@ -161,7 +166,11 @@ impl<'scope, 'env> Line<'scope, 'env> {
             result
         });
         let number = number.recv().expect("a thread");
-        wait_for_waiting(self.port, waiting + 1);
+        wait_until("it waits", || {
+            // In this order: it waits no more by then.
+            let has_quit = quitter.is_some_and(|it| it.thread.is_finished());
+            port.snapshot().waiting + usize::from(has_quit) == others + 1
+        });
         asleep([number]);
         Waiter { thread, number }
     }
@@ -202,7 +211,7 @@ fn release_parked(
         let _close = CloseAtEnd(&port, &gates);
         let mut line = Line::new(scope, &port);
         for _ in 1..permits {
-            let holder = line.join(None, Some(&gate));
+            let holder = line.join(None, Some(&gate), 0, None);
             port.post(PACKET)?;
             line.next();
             drop(holder);
@@ -213,11 +222,12 @@ fn release_parked(
         let mut waiters = Vec::new();
         for number in 0..threads {
             let timeout = match quitter == Some(number) {
-                // Time enough for the others to come.
+                // Time enough for the others to come, on most machines.
                 true => Some(QUIET_PERIOD * 100),
                 false => [None, Some(PATIENCE)][number % 2],
             };
-            waiters.push(line.join(timeout, None));
+            let quitter = quitter.and_then(|it| waiters.get(it));
+            waiters.push(line.join(timeout, None, number, quitter));
         }
         if let Some(quitter) = quitter {
             assert_eq!(waiters.remove(quitter).result(), Err(Error::TimedOut));
@@ -469,6 +479,8 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
             let enable =
                 |key: usize| Registration::enable(&pairs[key].ours, key, EventFilter::IN, trigger);
             let turns: Vec<_> = pairs.iter().map(|_| AtomicUsize::new(0)).collect();
+            let begin = Instant::now();
+            let done = AtomicUsize::new(0);
             let work = || -> Result<(), Error> {
                 loop {
                     let entry = match port.dequeue_one(Some(PATIENCE)) {
@@ -480,12 +492,16 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
                     let got = matches!((&pairs[key].ours).read(&mut [0]), Ok(1));
                     assert!(got || trigger == LEVEL);
                     let turn = turns[key].fetch_add(usize::from(got), Ordering::SeqCst);
-                    if got && turn + 1 < TURNS {
+                    // Beside other programs, each turn waits for theirs.
+                    let is_last = turn + 1 == TURNS || begin.elapsed() > PATIENCE / 3;
+                    if got && is_last {
+                        done.fetch_add(1, Ordering::SeqCst);
+                    } else if got {
                         (&pairs[key].theirs)
                             .write_all(b"x")
                             .expect("the peer can write");
                     }
-                    if trigger == ONCE && turn + 1 < TURNS {
+                    if trigger == ONCE && !is_last {
                         assert_eq!(port.register(enable(key)), Ok(()));
                     }
                 }
@@ -498,9 +514,7 @@ fn f5_no_ready_socket_is_left_behind(backend: Backend) -> io::Result<()> {
                     (&pair.theirs).write_all(b"x")?;
                 }
                 wait_until("all turns are taken", || {
-                    turns
-                        .iter()
-                        .all(|turns| turns.load(Ordering::SeqCst) == TURNS)
+                    done.load(Ordering::SeqCst) == sockets
                 });
                 drop(close);
                 for worker in workers {
