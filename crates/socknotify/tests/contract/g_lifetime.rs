@@ -152,6 +152,8 @@ fn g1_a_registered_listener_that_is_closed_takes_no_connection(backend: Backend)
     for kind in Kind::tcp() {
         for trigger in EVERY {
             let listener = kind.listener()?;
+            // As long as this connection is there, no other socket is given the listener's address.
+            let _kept = (listener.connect()?, listener.accept()?);
             let enable = Registration::enable(&listener.socket, KEY, EventFilter::IN, trigger);
             port.register(enable)?;
             let address = listener.address.clone();

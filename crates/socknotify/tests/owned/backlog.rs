@@ -24,6 +24,12 @@ fn open(backend: Backend) -> io::Result<(Port<TcpStream>, TcpListener, SocketAdd
     Ok((Port::from(port), listener, address))
 }
 
+/// A connection that was accepted already: as long as it is there, no other listener is given the address.
+fn keep(listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
+    let client = TcpStream::connect(listener.local_addr()?)?;
+    Ok((client, listener.accept()?.0))
+}
+
 /// Closes the port, also when a test fails.
 struct Closing<'a>(&'a Port<TcpStream>);
 
@@ -189,6 +195,7 @@ fn a_listener_is_closed_whatever_comes(backend: Backend) -> io::Result<()> {
         (io::ErrorKind::OutOfMemory, false),
     ] {
         let (port, listener, address) = open(backend)?;
+        let _keeps = keep(&listener)?;
         let tries = Arc::default();
         let listener = Endless(listener, kind, Arc::clone(&tries));
         let id = port.listen(listener, Interest::IN, |stream, _| stream)?;
@@ -219,6 +226,7 @@ fn a_listener_is_closed_whatever_comes(backend: Backend) -> io::Result<()> {
 #[for_every_backend]
 fn who_connects_all_the_time_keeps_no_listener_open(backend: Backend) -> io::Result<()> {
     let (port, listener, address) = open(backend)?;
+    let _keeps = keep(&listener)?;
     let id = port.listen(listener, Interest::IN, |stream, _| stream)?;
     let connected = AtomicUsize::new(0);
     thread::scope(|scope| {

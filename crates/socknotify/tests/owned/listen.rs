@@ -308,6 +308,8 @@ fn a_listener_is_closed_with_the_port(backend: Backend) -> io::Result<()> {
     let dropped = Arc::new(());
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
+    // As long as this connection is there, no other listener is given the address.
+    let _keeps = (client(address)?, listener.accept()?);
     let kept = Arc::clone(&dropped);
     port.listen(listener, Interest::IN, move |stream, _| {
         let _ = &kept;
