@@ -124,10 +124,10 @@ fn d1_a_waiting_connection_is_in(backend: Backend) -> io::Result<()> {
             expect_nothing(&port);
             for _ in 0..3 {
                 let _client = listener.connect()?;
-                eprintln!("{kind} {trigger:?}");
+                let events = port.dequeue_one(Some(PATIENCE))?.events();
                 assert!(
-                    port.dequeue_one(Some(std::time::Duration::from_secs(2)))
-                        .is_ok()
+                    events.contains(Events::IN),
+                    "{kind}, {trigger:?}: {events:?}"
                 );
                 let _connection = listener.accept()?;
                 // One may have been queued before.
@@ -157,12 +157,17 @@ fn d2_room_to_send_is_out(backend: Backend) -> io::Result<()> {
             "{kind}"
         );
         if kind.is_stream() {
-            let sent = pair.fill()?;
-            assert_eq!(
-                look(&port, &pair.ours, EventFilter::ALL)?,
-                Events::empty(),
-                "{kind}"
-            );
+            let mut sent = pair.fill()?;
+            loop {
+                let events = look(&port, &pair.ours, EventFilter::ALL)?;
+                if events.is_empty() {
+                    break;
+                }
+                // TCP may find room once more, long after it had none.
+                let more = pair.fill()?;
+                assert!(events == Events::OUT && more > 0, "{kind}: {events:?}");
+                sent += more;
+            }
             pair.make_room(sent)?;
             assert_eq!(
                 look(&port, &pair.ours, EventFilter::ALL)?,
@@ -543,7 +548,8 @@ fn d4_a_refused_datagram_is_err(backend: Backend) -> io::Result<()> {
                 let pair = kind.pair()?;
                 let enable = || Registration::enable(&pair.ours, KEY, filter, trigger);
                 port.register(enable())?;
-                drop(pair.theirs);
+                // It is connected to itself now, and takes from nobody else. Closed, its address might be given to another.
+                pair.theirs.connect(&pair.theirs.local_addr()?)?;
                 expect_nothing(&port);
                 pair.ours.send(b"to nobody")?;
                 let entry = port.dequeue_one(Some(PATIENCE))?;

@@ -13,8 +13,8 @@ use socknotify::{
 
 use crate::support::trigger::{LEVEL, ONCE};
 use crate::support::{
-    CloseAtEnd, Kind, Listener, PATIENCE, Pair, PortExt, fill, notification, port, port_with,
-    uploading, wait_until,
+    CloseAtEnd, Kind, Listener, PATIENCE, Pair, PollFlags, PortExt, fill, notification, port,
+    port_with, uploading, wait_readiness, wait_until,
 };
 
 const UPLOADS: usize = 40;
@@ -64,6 +64,8 @@ impl Others {
             }
             1 => {
                 let client = self.listener.connect()?;
+                // The client's side may be done before the listener has it.
+                wait_readiness(&self.listener.socket, PollFlags::IN);
                 Ok((notification(LISTENER, Events::IN), Some(client)))
             }
             _ => {

@@ -5,10 +5,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
 use socknotify::Backend;
 use socknotify::owned::{Event, Held, Interest, Port, Worker, connect_to};
 
-use crate::support::{Kind, PATIENCE, SHORT, port_with, refusing};
+use crate::support::{
+    Kind, PATIENCE, PollFlags, SHORT, begin_connect, is_ready, port_with, refusing,
+};
 
 fn tcp_port(backend: Backend) -> io::Result<Port<TcpStream>> {
     Ok(Port::from(port_with(backend, 2)?))
@@ -72,20 +75,24 @@ fn a_refused_connection_says_why(backend: Backend) -> io::Result<()> {
 }
 
 /// A listener whose queue is full: the system drops what else comes.
-fn silent() -> io::Result<(TcpListener, SocketAddr, Vec<TcpStream>)> {
-    use socket2::{Domain, Socket, Type};
+fn silent() -> io::Result<(TcpListener, SocketAddr, Vec<Socket>)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
     socket.listen(1)?;
     let listener = TcpListener::from(socket);
     let address = listener.local_addr()?;
     let mut queued = Vec::new();
-    let little = Duration::from_millis(100);
-    while let Ok(stream) = TcpStream::connect_timeout(&address, little) {
-        queued.push(stream);
+    loop {
+        let client = Kind::Tcp4.socket()?;
+        begin_connect(&client, &address.into())?;
+        // However late this thread asks, it is told of a connection that is there.
+        let is_taken = is_ready(&client, PollFlags::OUT, Duration::from_millis(100));
+        queued.push(client);
+        if !is_taken {
+            return Ok((listener, address, queued));
+        }
         assert!(queued.len() < 1000, "its queue has no end");
     }
-    Ok((listener, address, queued))
 }
 
 #[for_every_backend]
