@@ -8,6 +8,7 @@ extern crate socknotify_test_macros;
 #[macro_use]
 mod support;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::net::TcpStream;
@@ -20,10 +21,15 @@ use socknotify::{Backend, Error};
 
 use support::{Limit, PATIENCE};
 
-/// One test at a time runs.
-fn alone() -> MutexGuard<'static, ()> {
+/// One test at a time runs. The next one begins when the thread of this one has ended, and with it what it kept of ports: of a
+/// thread's values, the first is dropped last.
+fn alone() {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    thread_local! {
+        static GUARD: Cell<Option<MutexGuard<'static, ()>>> = const { Cell::new(None) };
+    }
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    GUARD.set(Some(guard));
 }
 
 /// Lets this be the last descriptor that the process can have.
@@ -45,7 +51,7 @@ fn last_descriptor() -> io::Result<File> {
 
 #[for_every_backend]
 fn o3_a_ring_is_made_when_there_is_a_descriptor_for_it(backend: Backend) -> io::Result<()> {
-    let _alone = alone();
+    alone();
     let port = Port::<TcpStream>::builder().backend(backend).build()?;
     let best = Port::<TcpStream>::builder()
         .backend(backend)
@@ -76,7 +82,7 @@ fn o3_a_ring_is_made_when_there_is_a_descriptor_for_it(backend: Backend) -> io::
 
 #[for_every_backend]
 fn o3_a_ring_that_is_asked_for_is_made_with_the_port(backend: Backend) -> io::Result<()> {
-    let _alone = alone();
+    alone();
     let builder = || {
         let builder = Port::<TcpStream>::builder().backend(backend);
         builder.file_driver(FileDriver::IoUring)
