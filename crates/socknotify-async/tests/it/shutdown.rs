@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use socknotify_async::{Async, Handle, Runtime, sleep, spawn};
+use socknotify_async::{Async, Handle, Runtime, Sleep, sleep, spawn};
 
-use crate::until_it_has_ended;
+use crate::{sleeps_until, until_it_has_ended};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -612,10 +612,8 @@ fn a_foreign_waker_that_shuts_a_runtime_down_waits_for_all_others() -> io::Resul
     shut_down_by(|handle, shut_down| {
         let waker = Calls::waker(shut_down);
         let _entered = handle.enter();
-        let mut sleep = Box::pin(sleep(Duration::from_millis(5)));
-        let poll = sleep.as_mut().poll(&mut Context::from_waker(&waker));
-        assert!(poll.is_pending());
-        kept.push(sleep);
+        let due = Instant::now() + Duration::from_millis(5);
+        kept.push(sleeps_until(due, &waker));
     })
 }
 
@@ -657,12 +655,9 @@ fn a_task_that_is_dropped_shuts_its_runtime_down_and_waits_for_all_others() -> i
 }
 
 /// A timer of this runtime in a future of anyone else's, with this waker.
-fn sleeps_elsewhere(handle: &Handle, waker: &Waker) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+fn sleeps_elsewhere(handle: &Handle, waker: &Waker) -> Sleep {
     let _entered = handle.enter();
-    let mut sleep = Box::pin(sleep(PATIENCE * 10));
-    let poll = sleep.as_mut().poll(&mut Context::from_waker(waker));
-    assert!(poll.is_pending());
-    sleep
+    sleeps_until(Instant::now() + PATIENCE * 10, waker)
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::future::Future;
 use futures_lite::future::or;
 use socknotify_async::{Runtime, UdpSocket, interval, sleep, sleep_until, spawn, timeout};
 
-use crate::until_it_has_ended;
+use crate::{sleeps_until, until_it_has_ended};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -340,10 +340,7 @@ fn wakers_of_others_that_block_keep_none_that_are_due_with_them() -> io::Result<
     let waker = Waker::from(Arc::new(Waits(Barrier::new(3), sender)));
     let _entered = runtime.handle().enter();
     let due = Instant::now() + Duration::from_millis(20);
-    let mut sleeps = [(); 3].map(|()| Box::pin(sleep_until(due)));
-    for sleep in &mut sleeps {
-        let _ = sleep.as_mut().poll(&mut Context::from_waker(&waker));
-    }
+    let _sleeps = [(); 3].map(|()| sleeps_until(due, &waker));
     for _ in 0..3 {
         assert_eq!(woken.recv_timeout(PATIENCE), Ok(()));
     }
