@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socknotify_async::Runtime;
@@ -76,10 +76,24 @@ fn a_runtime_goes_on_beside_blocked_tasks_once_threads_can_be_started_again() ->
     })
 }
 
-/// One of these tests at a time.
+/// One of these tests at a time. The threads of the one before have ended: where their stacks were, others could start.
 fn lock() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let begin = Instant::now();
+    while has_threads() {
+        assert!(begin.elapsed() < PATIENCE, "they do not end");
+        thread::sleep(Duration::from_millis(1));
+    }
+    one
+}
+
+/// Whether there are threads of a runtime.
+fn has_threads() -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("it is there");
+    let mut names =
+        tasks.filter_map(|it| std::fs::read_to_string(it.ok()?.path().join("comm")).ok());
+    names.any(|name| name.trim_end() == "socknotify")
 }
 
 /// From here on no thread with such a stack can be started. Returns the limit before.
