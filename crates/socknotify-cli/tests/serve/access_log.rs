@@ -167,7 +167,8 @@ fn a_full_disk_is_said_once_and_the_server_goes_on() -> io::Result<()> {
 
 #[test]
 fn no_line_is_lost_at_an_ordinary_end() -> io::Result<()> {
-    const REQUESTS: u64 = 20_000;
+    // As many lines as may wait, however late the thread is that writes them.
+    const REQUESTS: u64 = 8000;
     let directory = tempfile::tempdir()?;
     let log = directory.path().join("log");
     let mut logged = start(directory, &log, &[])?;

@@ -68,7 +68,7 @@ fn requests_that_have_come_before_the_end_are_answered() -> io::Result<()> {
 
 #[test]
 fn what_is_not_finished_in_time_is_cut_off() -> io::Result<()> {
-    let server = Server::start("http", &["--grace", "0.2"])?;
+    let server = Server::start("http", &["--grace", "2"])?;
     let (_idle, mut busy) = two_clients(&server)?;
     let summary = server.stop()?;
     assert!(busy.is_at_end()?, "{summary}");
@@ -207,7 +207,7 @@ fn an_access_log_that_nobody_reads_keeps_nobody_waiting() -> io::Result<()> {
     let directory = tempfile::tempdir()?;
     let (path, reader) = log_to_pipe(&directory)?;
     let log = path.to_str().expect("a name");
-    let server = Server::start("http", &["--grace", "0.2", "--access-log", log])?;
+    let server = Server::start("http", &["--grace", "2", "--access-log", log])?;
     let mut client = HttpClient::connect(server.address)?;
     for _ in 0..REQUESTS {
         client.request(GET)?;

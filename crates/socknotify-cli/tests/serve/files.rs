@@ -688,7 +688,15 @@ fn a_date_is_no_range_condition_until_the_file_has_rested() -> io::Result<()> {
         let date = httpdate::fmt_http_date(modified);
         let headers = format!("Range: bytes=2-4\r\nIf-Range: {date}\r\n");
         let answer = get(&mut client, "/small.txt", &headers)?;
-        assert_eq!(answer.status, status, "{date}");
+        // On a machine that is very busy it may have rested by now.
+        let rests = modified
+            .elapsed()
+            .is_ok_and(|time| time >= Duration::from_secs(2));
+        assert!(
+            answer.status == status || (rests && answer.status == 206),
+            "{date}: {}",
+            answer.status
+        );
     }
     site.server.stop()?;
     Ok(())
@@ -1013,12 +1021,21 @@ fn a_client_that_reads_slowly_but_steadily_stays() -> io::Result<()> {
     slow.send(&request("GET", "/huge", ""))?;
     assert!(slow.head()?.has(&format!("Content-Length: {HUGE}")));
     let start = Instant::now();
-    while start.elapsed() < 3 * TIMEOUT {
-        slow.stream.read_exact(&mut [1; 4000])?;
+    let mut taken = vec![start];
+    let mut read = Ok(());
+    while read.is_ok() && start.elapsed() < 3 * TIMEOUT {
+        read = slow.stream.read_exact(&mut [1; 4000]);
+        taken.push(Instant::now());
         thread::sleep(TIMEOUT / 20);
     }
+    taken.push(Instant::now());
     // And is still being sent to.
-    slow.stream.read_exact(&mut vec![1; 16 << 20])?;
+    let read = read.and_then(|()| slow.stream.read_exact(&mut vec![1; 16 << 20]));
+    // Its system says after some reads that there is room again. If they took long, it has stood still.
+    let mut some = taken.windows(taken.len().min(6));
+    if !some.any(|it| it[it.len() - 1] - it[0] > TIMEOUT / 2) {
+        read?;
+    }
     drop(slow);
     site.server.stop()?;
     Ok(())
@@ -1043,9 +1060,9 @@ fn a_file_that_becomes_shorter_ends_the_connection() -> io::Result<()> {
     let site = Site::new(&[])?;
     let file = site.huge()?;
     let mut client = begin(&site, "/huge")?;
-    file.set_len(1000)?;
-    // What was sent before comes, whatever the client sends meanwhile: the connection is not reset.
+    // What was sent before comes, whatever the client has sent meanwhile: the connection is not reset.
     client.send(&request("GET", "/small.txt", ""))?;
+    file.set_len(1000)?;
     assert!(io::copy(&mut client.stream, &mut io::sink())? < HUGE);
     // The server goes on, and the file is as long as it is.
     assert!(get(&mut site.client()?, "/huge", "")?.has("Content-Length: 1000"));

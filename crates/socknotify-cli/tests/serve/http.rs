@@ -110,7 +110,9 @@ fn what_is_not_understood_is_refused_and_the_connection_closed() -> io::Result<(
         (&*endless, 431),
     ] {
         let mut client = HttpClient::connect(server.address)?;
-        let answer = client.request(text)?;
+        // The server does not wait for the rest for ever.
+        let _ = client.send(text);
+        let answer = client.answer()?;
         assert_eq!(answer.status, status);
         assert!(answer.has("Connection: close"), "{answer:?}");
         assert!(answer.header("date").is_some(), "{answer:?}");

@@ -111,7 +111,7 @@ fn a_terminal_that_stands_still_does_not_keep_the_end() -> io::Result<()> {
     let (ours, theirs) = terminal(100)?;
     let mut command = Command::new(PROGRAM);
     command.env("TERM", "xterm").stderr(theirs.try_clone()?);
-    let server = Server::spawn(command, "http", &["--grace", "0.2"])?;
+    let server = Server::spawn(command, "http", &["--grace", "2"])?;
     tcflow(&theirs, Action::OOff)?;
     let mut client = HttpClient::connect(server.address)?;
     client.request(GET)?;
