@@ -43,14 +43,14 @@ async fn pair() -> io::Result<(TcpStream, TcpStream)> {
 fn a_slow_task_of_hypers_executor_is_named_by_its_caller() -> io::Result<()> {
     let (tell, told) = std::sync::mpsc::channel();
     let on_slow = move |task: &SlowTask| {
-        let _ = tell.send(task.spawned_at);
+        // A thread that is late has no task yet.
+        let _ = task.spawned_at.map(|at| tell.send(at));
     };
     let builder = Runtime::builder().on_slow(Duration::from_millis(20), on_slow);
     let (line, (end, ended)) = (line!() + 2, std::sync::mpsc::channel::<()>());
     builder.build()?.block_on(async move {
         hyper::rt::Executor::execute(&Executor, async move { ended.recv() });
         let at = told.recv_timeout(PATIENCE).expect("it is told of");
-        let at = at.expect("a task");
         assert_eq!((at.file(), at.line()), (file!(), line));
         drop(end);
     });

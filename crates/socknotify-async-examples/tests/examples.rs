@@ -111,7 +111,7 @@ fn http1_and_http2_are_served_to_many_connections() -> io::Result<()> {
 fn many_connections_are_served_for_as_long_as_they_ask() -> io::Result<()> {
     with_server(http::serve, async |address| {
         let page = format!("http://{address}/");
-        let report = output("wrk", &["-t1", "-c200", "-d1", &page])?;
+        let report = output("wrk", &["-t1", "-c200", "-d1", "--timeout", "60s", &page])?;
         let has_failed = ["Socket errors", "Non-2xx"].map(|it| report.contains(it));
         assert!(report.contains("Requests/sec"), "{report}");
         assert_eq!(has_failed, [false; 2], "{report}");

@@ -128,7 +128,7 @@ fn what_does_not_end_is_cut_off_and_counted() {
         pending::<&'static str>().await
     };
     let router = Router::new().route("/", get(never));
-    let grace = Duration::from_millis(500);
+    let grace = Duration::from_secs(3);
     let router = router.route("/idle", get(async || "idle"));
     let (address, end, served) = begin(&runtime, router, grace, |it| it);
     let mut clients = [connect(address), connect(address)];

@@ -158,11 +158,10 @@ fn notes_go_to_events_and_websockets_until_a_signal_comes() -> io::Result<()> {
     server.ended()
 }
 
-/// Notes by one connection, until it is closed. Returns how many were answered.
-fn add_notes(address: SocketAddr, is_over: &AtomicBool) -> io::Result<usize> {
-    let mut count = 0;
+/// Notes by one connection, until it is closed. Counts those that were answered.
+fn add_notes(address: SocketAddr, is_over: &AtomicBool, count: &AtomicUsize) -> io::Result<()> {
     let Ok(stream) = TcpStream::connect(address) else {
-        return Ok(0);
+        return Ok(());
     };
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut reader = BufReader::new(&stream);
@@ -175,7 +174,7 @@ fn add_notes(address: SocketAddr, is_over: &AtomicBool) -> io::Result<usize> {
         while !head.ends_with("\r\n\r\n") {
             match reader.read_line(&mut head) {
                 Ok(0) | Err(_) if head.is_empty() && is_over.load(Ordering::SeqCst) => {
-                    return Ok(count);
+                    return Ok(());
                 }
                 Ok(0) => return Err(io::Error::other("half an answer, or none before the stop")),
                 Ok(_) => {}
@@ -183,9 +182,9 @@ fn add_notes(address: SocketAddr, is_over: &AtomicBool) -> io::Result<usize> {
             }
         }
         assert!(head.starts_with("HTTP/1.1 201"), "{head}");
-        count += 1;
+        count.fetch_add(1, Ordering::SeqCst);
     }
-    Ok(count)
+    Ok(())
 }
 
 #[test]
@@ -194,20 +193,19 @@ fn a_signal_under_load_leaves_no_answer_unfinished() -> io::Result<()> {
     let (address, is_over, count) = (server.address, AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         let clients: Vec<_> = (0..16)
-            .map(|_| {
-                scope.spawn(|| {
-                    count.fetch_add(add_notes(address, &is_over)?, Ordering::SeqCst);
-                    io::Result::Ok(())
-                })
-            })
+            .map(|_| scope.spawn(|| add_notes(address, &is_over, &count)))
             .collect();
         thread::sleep(Duration::from_millis(300));
+        let begin = Instant::now();
+        while count.load(Ordering::SeqCst) == 0 {
+            assert!(begin.elapsed() < PATIENCE, "none is answered");
+            thread::sleep(Duration::from_millis(1));
+        }
         is_over.store(true, Ordering::SeqCst);
         server.stop();
         clients
             .into_iter()
             .try_for_each(|it| it.join().expect("no panic"))
     })?;
-    assert!(count.load(Ordering::SeqCst) > 0);
     server.ended()
 }
