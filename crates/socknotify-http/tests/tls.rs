@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 use socknotify_http::http::StatusCode;
@@ -320,8 +320,8 @@ fn a_handshake_goes_on_when_there_is_room() -> io::Result<()> {
 /// Who does not speak TLS gets no answer, and neither does who is slow; others go on.
 #[test]
 fn what_is_no_handshake_ends_its_connection() -> io::Result<()> {
-    let limits = Limits::default().head_time(Duration::from_millis(300));
-    let running = Running::start(|it| it.limits(limits), echo)?;
+    const TIME: Duration = Duration::from_millis(700);
+    let running = Running::start(|it| it.limits(Limits::default().head_time(TIME)), echo)?;
     for text in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "\x16\x03", ""] {
         let mut stream = TcpStream::connect(running.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -335,10 +335,18 @@ fn what_is_no_handshake_ends_its_connection() -> io::Result<()> {
         assert!(answer.len() < 10, "{text}");
     }
     assert_eq!(running.handle.metrics().client_errors, 0);
-    let mut client = running.client()?;
-    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
-    client.answer()?;
-    Ok(())
+    let begin = Instant::now();
+    loop {
+        let since = Instant::now();
+        let mut client = running.client()?;
+        let sent = client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let answer = sent.and_then(|()| client.answer());
+        // On a busy machine one that speaks TLS may be slow, too.
+        let is_slow = since.elapsed() >= TIME;
+        if answer.is_ok() || !is_slow || begin.elapsed() >= PATIENCE {
+            return answer.map(drop);
+        }
+    }
 }
 
 #[test]
