@@ -1705,7 +1705,8 @@ fn server_of_long_answers(server: Server) -> Running {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let long: Vec<u8> = (0..LONG).map(|at| (at / 7) as u8).collect();
     file.as_file().write_all(&long).expect("there is room");
-    let limits = Limits::default().stall(PATIENCE).idle(2 * PATIENCE);
+    // One waits for as long as all the others take.
+    let limits = Limits::default().stall(10 * PATIENCE).idle(10 * PATIENCE);
     let server = server.limits(limits).serving(Serving::default().threads(2));
     Running::start(server, move |request| {
         let (open, long) = (std::fs::File::open(file.path()), long.clone());
