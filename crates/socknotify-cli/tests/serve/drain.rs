@@ -8,6 +8,9 @@ use crate::program::Server;
 #[cfg(unix)]
 use crate::program::eventually;
 
+/// As long as anything may take: for servers that have to finish something.
+const LONG: &str = "60";
+
 /// A client between requests, and one within a request; the server knows both.
 fn two_clients(server: &Server) -> io::Result<(HttpClient, HttpClient)> {
     let mut idle = HttpClient::connect(server.address)?;
@@ -20,7 +23,7 @@ fn two_clients(server: &Server) -> io::Result<(HttpClient, HttpClient)> {
 
 #[test]
 fn what_has_begun_is_finished_and_idle_clients_are_let_go() -> io::Result<()> {
-    let server = Server::start("http", &[])?;
+    let server = Server::start("http", &["--grace", LONG])?;
     let (mut idle, mut busy) = two_clients(&server)?;
     server.interrupt()?;
     assert!(idle.is_at_end()?);
@@ -40,7 +43,7 @@ fn what_has_begun_is_finished_and_idle_clients_are_let_go() -> io::Result<()> {
 #[cfg(unix)]
 #[test]
 fn requests_that_have_come_before_the_end_are_answered() -> io::Result<()> {
-    let server = Server::start("http", &["--threads", "1"])?;
+    let server = Server::start("http", &["--threads", "1", "--grace", LONG])?;
     let mut clients = Vec::new();
     for _ in 0..400 {
         let mut client = HttpClient::connect(server.address)?;
@@ -110,7 +113,7 @@ fn what_has_come_before_the_end_is_echoed() -> io::Result<()> {
 
     // Much more than is received at once, and little enough to be there before it is read.
     const LENGTH: usize = 500_000;
-    let server = Server::start("echo", &["--threads", "1"])?;
+    let server = Server::start("echo", &["--threads", "1", "--grace", LONG])?;
     let mut client = crate::clients::connect(server.address)?;
     client.write_all(b"x")?;
     client.read_exact(&mut [0])?;
@@ -177,7 +180,7 @@ fn an_idle_server_does_not_wake() -> io::Result<()> {
 
 #[test]
 fn a_second_interrupt_ends_it_at_once() -> io::Result<()> {
-    let server = Server::start("http", &[])?;
+    let server = Server::start("http", &["--grace", LONG])?;
     let (mut idle, _busy) = two_clients(&server)?;
     server.interrupt()?;
     assert!(idle.is_at_end()?);

@@ -45,7 +45,7 @@ impl OnTerminal {
         let (ours, theirs) = terminal(columns)?;
         let mut command = Command::new(PROGRAM);
         command.env("TERM", "xterm").stderr(theirs);
-        let server = Server::spawn(command, "http", &[])?;
+        let server = Server::spawn(command, "http", &["--grace", "60"])?;
         let shown = Arc::new(Mutex::new(String::new()));
         let text = Arc::clone(&shown);
         let reader = thread::spawn(move || {

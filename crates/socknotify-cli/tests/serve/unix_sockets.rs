@@ -136,7 +136,8 @@ fn a_file_that_was_left_behind_is_replaced_and_no_other() -> io::Result<()> {
 #[test]
 fn a_new_server_keeps_its_path_when_the_old_one_has_drained() -> io::Result<()> {
     let place = Place::new("restart")?;
-    let old = place.server("http")?;
+    let grace = ["--grace", "60"];
+    let old = Server::spawn_at(&place.endpoint(), Command::new(PROGRAM), "http", &grace)?;
     // A request that has begun keeps the old one from its end.
     let mut client = UnixStream::connect(place.path())?;
     client.set_read_timeout(Some(PATIENCE))?;
