@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode, Version, request};
+use socket2::SockRef;
 use socknotify::owned::{
     BorrowedSocket, Event, Input, Interest, Readiness, Source, Worker, unacknowledged,
 };
@@ -280,6 +281,8 @@ impl Connection {
         if has_taken && Instant::now() < waiting.end {
             return Next::Event;
         }
+        // Else the system keeps for minutes what the client does not take.
+        let _ = SockRef::from(&self.wire.stream).set_linger(Some(Duration::ZERO));
         Next::Drop
     }
 }

@@ -1857,6 +1857,12 @@ fn a_client_that_takes_nothing_of_its_answer_is_given_up() -> io::Result<()> {
     }
     assert!(begin.elapsed() >= STALL);
     assert_eq!(running.handle.metrics().incomplete, 1);
+    // The system does not keep what it has not taken.
+    let rest = stalling.0.read_to_end(&mut Vec::new());
+    assert_eq!(
+        rest.map_err(|it| it.kind()),
+        Err(ErrorKind::ConnectionReset)
+    );
     let ended = running.end(Duration::ZERO);
     if is_left_behind(&ended) {
         return Ok(());

@@ -18,6 +18,7 @@ use hyper::{Request, Response};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use socknotify::owned::unacknowledged;
 use tower_service::Service;
 
@@ -262,6 +263,8 @@ impl Counted {
             // Some of it may have been taken, if less than the system calls room.
             let now = unacknowledged(&self.stream).unwrap_or(0);
             if self.waits.is_some_and(|before| now >= before) {
+                // Else the system keeps for minutes what the peer does not take.
+                let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             self.waits = Some(now);
