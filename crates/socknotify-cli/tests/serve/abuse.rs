@@ -16,7 +16,7 @@ use crate::program::{Server, eventually};
 const CLIENTS: u64 = 600;
 
 /// Those who never read need a thread each.
-const DEAF: usize = 20;
+const DEAF: usize = 5;
 
 /// How long a client may be idle.
 const IDLE: Duration = Duration::from_secs(3);
