@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use socknotify::{Entry, Events};
 
+use crate::sync::Waiter;
 use crate::sync::checked::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
-use crate::sync::{Waiter, wake};
 
 /// A direction in which a socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,7 +266,7 @@ impl Source {
             Err(Some(_)) => {
                 let mut foreign = Vec::new();
                 self.state(Direction::Read).report(READY, &mut foreign);
-                foreign.into_iter().for_each(wake);
+                foreign.into_iter().for_each(crate::sync::wake);
             }
         }
     }
