@@ -27,7 +27,8 @@ pub enum Event<T, M = ()> {
     /// A [listener](super::Port::listen) has accepted the connection, and has not armed it.
     Accepted(Held<T>),
     /// A [listener](super::Port::listen) cannot accept, for this reason. It tries again every 50 ms, until
-    /// [`Accepting`](Self::Accepting); only one that the system refuses to watch is closed.
+    /// [`Accepting`](Self::Accepting). One that the system refuses to watch is closed, and so is one that was to be closed in any
+    /// case: what waits in its backlog is reset.
     NotAccepting(Id, io::Error),
     /// The listener accepts again.
     Accepting(Id),
@@ -47,7 +48,7 @@ pub enum Event<T, M = ()> {
     /// An [operation](super::Port::begin) on a file has completed.
     Completed(FileCompletion),
     /// Code that you gave to the port has panicked, with this payload: work of [`Port::offload`](super::Port::offload), the
-    /// function of a [listener](super::Port::listen), or the clone of a message of
+    /// function of a [listener](super::Port::listen) or a [timer](super::Port::send_every_with), or the clone of a message of
     /// [`Port::send_every`](super::Port::send_every); or the handler of [`Port::serve`](super::Port::serve). The thread that
     /// takes this event goes on.
     ///

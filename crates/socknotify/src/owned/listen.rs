@@ -20,9 +20,10 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// A thread accepts up to 16 connections in the listener's turn. While it runs `make`, others may accept.
     ///
-    /// When the process or the system is out of descriptors or memory, the listener tries again every 50 ms. So it does when
-    /// sixteen connections in a row cannot be accepted, for whatever reason. Connections wait in its backlog. [`Event::NotAccepting`](super::Event::NotAccepting) reports it once, and
-    /// [`Event::Accepting`](super::Event::Accepting) that it is over. A connection that fails before it is accepted is skipped.
+    /// A connection that fails before it is accepted is skipped. When sixteen in a row cannot be accepted, as when the process or
+    /// the system is out of descriptors or memory, the listener tries again every 50 ms, and connections wait in its backlog.
+    /// [`Event::NotAccepting`](super::Event::NotAccepting) reports that once, and [`Event::Accepting`](super::Event::Accepting)
+    /// that it is over.
     ///
     /// To close the listener, [cancel](Self::cancel) it. What waits in its backlog then is accepted before: up to
     /// 65,536 connections, whatever the [limit](Listening::at_most), for clients may connect as fast as
@@ -32,7 +33,8 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// If the listener cannot be watched, as in [`adopt`](Self::adopt), or the system cannot make a timer for its pauses.
+    /// If the listener cannot be watched, as in [`adopt`](Self::adopt), or the system cannot make a timer for its pauses;
+    /// [`Error::Closed`], also if the port drains.
     ///
     /// # Examples
     ///

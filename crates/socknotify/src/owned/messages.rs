@@ -98,7 +98,7 @@ impl<T, M> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// Returns the message if the port is closed.
+    /// Returns the message if the port is closed, or of another process.
     ///
     /// # Examples
     ///
@@ -185,8 +185,8 @@ impl<T, M> Port<T, M> {
     /// Sends a message that this function makes once per period, first after one period. A message that would be late by
     /// a whole period is left out. The shortest period is a millisecond.
     ///
-    /// The thread that [takes](super::Worker::take) the message calls the function, never two at once. If it panics, that
-    /// thread gets [`Event::Panicked`](super::Event::Panicked), and the timer goes on.
+    /// The thread that [takes](super::Worker::take) the message calls the function, never two at once: a message that would be
+    /// made meanwhile is left out. If it panics, that thread gets [`Event::Panicked`](super::Event::Panicked), and the timer goes on.
     ///
     /// # Errors
     ///

@@ -23,10 +23,11 @@
 //! | wait, and for how long | [`Worker::arm`] with an [`Interest`]: [`within`](Interest::within), [`until`](Interest::until) |
 //! | wake a connection from elsewhere | [`Port::cancel`] with its [`Id`] |
 //! | send messages, now or later | [`Port::send`], [`Port::send_after`], [`Port::send_every`] |
-//! | keep what was received or is to be sent | [`Buffered`], [`Input`], [`Output`] |
+//! | keep what was received or is to be sent | [`Buffered`], [`Input`], [`Output`]; [`Outbox`], for other threads |
 //! | wait for a peer, with a limit for several calls | [`Limited`] |
 //! | read and write files | [`Port::adopt_file`], [`Worker::begin`] |
 //! | share a UDP socket | [`Port::share`] |
+//! | end a connection, and lose no answer | [`Worker::linger`] |
 //! | shut down | [`Port::drain`], [`Port::close`] |
 //!
 //! # An echo server
@@ -35,26 +36,30 @@
 //! use std::io::{self, Read, Write};
 //! use std::net::{TcpListener, TcpStream};
 //! use std::time::Duration;
-//! use socknotify::owned::{Event, Interest, Port, Worker};
+//! use socknotify::owned::{Event, Interest, Limited, Port, Worker};
 //!
-//! /// Echo what has arrived. False at the end of the stream.
-//! fn echo(connection: &mut TcpStream) -> io::Result<bool> {
+//! const IDLE: Duration = Duration::from_secs(60);
+//!
+//! /// Echo what has arrived. Zero at the end of the stream.
+//! fn echo(connection: &TcpStream) -> io::Result<usize> {
+//!     // Its reads and writes may wait, for a minute at most.
+//!     let mut stream = Limited::within(connection, IDLE);
 //!     let mut buffer = [0; 1024];
-//!     let length = connection.read(&mut buffer)?;
-//!     connection.write_all(&buffer[..length])?;
-//!     Ok(length > 0)
+//!     let length = stream.read(&mut buffer)?;
+//!     stream.write_all(&buffer[..length])?;
+//!     Ok(length)
 //! }
 //!
 //! // What `Port::serve` does, by hand.
-//! fn serve(mut worker: Worker<TcpStream>) -> io::Result<()> {
+//! fn serve(mut worker: Worker<TcpStream>) {
 //!     // Until the port is closed.
 //!     while worker.process(None).is_ok() {
 //!         while let Some(event) = worker.take() {
 //!             match event {
-//!                 Event::Ready(mut connection, _) => {
-//!                     if echo(&mut connection)? {
-//!                         let idle = Duration::from_secs(60);
-//!                         worker.arm(connection, Interest::IN.within(idle));
+//!                 Event::Ready(connection, _) => {
+//!                     // An error is this connection's alone.
+//!                     if let Ok(1..) = echo(&connection) {
+//!                         worker.arm(connection, Interest::IN.within(IDLE));
 //!                     }
 //!                     // Otherwise it is dropped here, which closes it.
 //!                 }
@@ -63,7 +68,6 @@
 //!             }
 //!         }
 //!     }
-//!     Ok(())
 //! }
 //!
 //! # fn main() -> io::Result<()> {
@@ -76,6 +80,7 @@
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! let mut client = TcpStream::connect(listener.local_addr()?)?;
 //! let (connection, _) = listener.accept()?;
+//! connection.set_nonblocking(true)?;
 //! port.arm(port.adopt(connection)?, Interest::IN);
 //!
 //! client.write_all(b"ping")?;
@@ -86,7 +91,7 @@
 //! // The threads end. `close` returns what is left: the connection, unless a thread holds it.
 //! assert!(port.close().len() <= 1);
 //! for thread in threads {
-//!     thread.join().expect("no panic")?;
+//!     thread.join().expect("no panic");
 //! }
 //! # Ok(())
 //! # }

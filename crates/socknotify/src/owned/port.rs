@@ -57,7 +57,7 @@ pub(super) type Panic = Box<dyn Any + Send>;
 
 // The bounds are those of the functions: so the compiler says what is missing, in the words of `Source`.
 impl<T> Port<T> {
-    /// Makes a port with one place for each processor, and without messages.
+    /// Makes a port with one [permit](CompletionPort#permits) for each processor, and without messages.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl<T> Port<T> {
 }
 
 impl<T, M> Port<T, M> {
-    /// Makes a port with one place for each processor, and messages of the type `M`.
+    /// Makes a port with one [permit](CompletionPort#permits) for each processor, and messages of the type `M`.
     ///
     /// # Errors
     ///
@@ -93,8 +93,9 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// Returns the connection if it is no socket, if it is registered with this or another port already, or if the
-    /// port is closed.
+    /// Returns the connection if it is no socket, if it is registered with this or another port already, if the system or the
+    /// port has no room for it ([`RegistrationError::LimitReached`], [`RegistrationError::OutOfMemory`]), or if the port is
+    /// closed or of another process.
     pub fn adopt(&self, connection: T) -> Result<Held<T>, AdoptError<T>> {
         let room = self.shared.connections.connection_began();
         self.shared.adopt(room, connection, false)
@@ -108,7 +109,7 @@ impl<T: Source, M> Port<T, M> {
     /// # Errors
     ///
     /// Returns the value if the system cannot watch it, as with a regular file
-    /// ([`RegistrationError::NotWatchable`]), or if the port is closed.
+    /// ([`RegistrationError::NotWatchable`]); otherwise as [`adopt`](Self::adopt).
     ///
     /// # Examples
     ///
@@ -159,7 +160,7 @@ impl<T: Source, M> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// The [`RegistrationError`] if the socket cannot be registered; [`Error::Closed`].
+    /// The [`RegistrationError`] if the socket cannot be registered; [`Error::Closed`]; [`Error::OtherProcess`] in a forked child.
     pub fn share(
         &self,
         socket: Arc<T>,
@@ -197,7 +198,7 @@ impl<T: Source, M> Port<T, M> {
     /// # Errors
     ///
     /// [`RegistrationError::NotFound`] if there is no shared socket with this `Id`, if this was called for it before, or if
-    /// its [`Source`] returns another socket now; [`Error::Closed`].
+    /// its [`Source`] returns another socket now; [`Error::Closed`]; [`Error::OtherProcess`] in a forked child.
     pub fn unshare(&self, id: Id) -> io::Result<()> {
         let connections = &self.shared.connections;
         connections.check()?;
@@ -298,7 +299,7 @@ impl<T, M> Port<T, M> {
         self.shared.connections.port.snapshot()
     }
 
-    /// The number of places: how many threads may run with events in hand.
+    /// The concurrency value: how many threads run while they neither block nor compute for long.
     pub fn concurrency(&self) -> usize {
         self.shared.connections.port.concurrency()
     }
