@@ -4,8 +4,8 @@
 //! # Start here: a port that owns its connections
 //!
 //! [`owned::Port`] owns the connections. Arming a connection moves it into the port. An event moves it out, to exactly
-//! one thread, which then has it alone, without a lock, and closes it by dropping it. No more threads run than there
-//! are processors; if one blocks, another runs in its place.
+//! one thread, which then has it alone, without a lock, and closes it by dropping it. While handlers are quick, no more
+//! threads run than there are processors; if one blocks, another runs in its place.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -55,8 +55,8 @@
 //! driver (AFD). If Windows has the function, a port is the kernel's own.
 //!
 //! - Registrations are one-shot or persistent, level- or edge-triggered ([`Trigger`]).
-//! - Many threads share one port. No more of them run than its concurrency value allows, and waiting threads
-//!   are woken last in, first out.
+//! - Many threads share one port. No more of them run than its concurrency value says, but for those that block or compute for
+//!   long ([permits](CompletionPort#permits)), and waiting threads are woken last in, first out.
 //! - Packets of your own go through the same queue ([`CompletionPort::post`]).
 //! - The last notification of a registration is REMOVE. After it, you may free what the completion key
 //!   refers to ([`Events::REMOVE`]).
