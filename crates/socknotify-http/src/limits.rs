@@ -111,7 +111,8 @@ impl Limits {
     }
 
     /// How long a client may send nothing of a body. Thirty seconds by default. One that takes nothing of an answer for so long is
-    /// given up, as with [`Limited`](socknotify::owned::Limited): one that takes a little is not, where the system tells.
+    /// given up, and its connection reset. One that takes a little is not, where the system tells, as with
+    /// [`Limited`](socknotify::owned::Limited).
     pub const fn stall(mut self, time: Duration) -> Self {
         self.stall = time;
         self
