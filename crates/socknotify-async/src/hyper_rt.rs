@@ -5,17 +5,21 @@
 //! # Examples
 //!
 //! ```ignore
-//! use std::convert::Infallible;
+//! use std::{convert::Infallible, time::Duration};
 //! use hyper::server::conn::http1;
 //! use hyper::service::service_fn;
 //! use hyper::{Request, Response, body::Incoming};
-//! use socknotify_async::{Runtime, TcpListener, hyper_rt::Timer, spawn};
+//! use socknotify_async::{Runtime, TcpListener, hyper_rt::Timer, sleep, spawn};
 //!
 //! # fn main() -> std::io::Result<()> {
 //! Runtime::new()?.block_on(async {
 //!     let listener = TcpListener::bind("127.0.0.1:8080")?;
 //!     loop {
-//!         let (stream, _) = listener.accept().await?;
+//!         let Ok((stream, _)) = listener.accept().await else {
+//!             // Out of descriptors, say.
+//!             sleep(Duration::from_millis(50)).await;
+//!             continue;
+//!         };
 //!         spawn(async move {
 //!             let service = service_fn(|_: Request<Incoming>| async {
 //!                 // This may block.

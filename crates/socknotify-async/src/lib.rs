@@ -1,7 +1,7 @@
 //! Async tasks on a completion port, in which blocking is allowed.
 //!
-//! A [`Runtime`] runs tasks on the threads of a [`CompletionPort`](socknotify::CompletionPort). No more of them run at once
-//! than there are processors. A task whose poll blocks in a system call, on a disk, a lock or a database, keeps
+//! A [`Runtime`] runs tasks on the threads of a [`CompletionPort`](socknotify::CompletionPort). While polls are quick, no more
+//! of them run at once than there are processors. A task whose poll blocks in a system call, on a disk, a lock or a database, keeps
 //! nobody waiting: another thread goes on, on Linux as a rule within a millisecond. All other tasks go on, also those that it
 //! has woken. So there is no `spawn_blocking` to remember, and nothing to audit for calls that block.
 //!
@@ -21,7 +21,8 @@
 //!         }
 //!         // This may wait for a disk. No other connection does.
 //!         let page = std::fs::read("README.md")?;
-//!         stream.write_all(&page[..length.min(page.len())]).await?;
+//!         let answer = stream.write_all(&page[..length.min(page.len())]);
+//!         timeout(Duration::from_secs(60), answer).await??;
 //!     }
 //! }
 //!

@@ -91,12 +91,12 @@ impl<S> Serve<S> {
         self
     }
 
-    /// How long a client may take nothing of what it is sent, also on a connection that was upgraded: 30 seconds by default. Then the
-    /// connection is closed. One that takes a little is not given up, where the system tells: see
-    /// [`Limited`](socknotify::owned::Limited).
+    /// How long a client may take nothing of what it is sent, also on a connection that was upgraded: 30 seconds by default. Then to
+    /// send fails with [`TimedOut`](io::ErrorKind::TimedOut), and the connection is reset when it is dropped. One that takes a little is
+    /// not given up, where the system tells: see [`Limited`](socknotify::owned::Limited).
     ///
-    /// How long the body of a request may take is for the service to limit. A connection of HTTP/2 may be idle for ever, or leave one
-    /// answer waiting while it takes others.
+    /// How long the body of a request may take is for the service to limit. A connection of HTTP/2 may be idle for ever, or leave
+    /// answers waiting, which it gives no window.
     pub fn stall(mut self, time: Duration) -> Self {
         self.stall = time.min(FAR);
         self
