@@ -35,7 +35,7 @@ const DIRECT: usize = 1024;
 /// | [`InvalidData`](ErrorKind::InvalidData) | is not well formed | 400 |
 /// | [`TimedOut`](ErrorKind::TimedOut) | comes too slowly | 408 |
 /// | [`FileTooLarge`](ErrorKind::FileTooLarge) | is longer than [`Limits::body`], or its trailers than [`Limits::head`] | 413 |
-/// | [`UnexpectedEof`](ErrorKind::UnexpectedEof) | ends early | none |
+/// | [`UnexpectedEof`](ErrorKind::UnexpectedEof), and any other | ends early, or its connection fails | none |
 #[derive(Debug)]
 pub struct RequestBody<'a> {
     wire: &'a mut Wire,

@@ -61,7 +61,8 @@ impl<T, M> Builder<T, M> {
         self
     }
 
-    /// When the port wakes a further thread for a socket that becomes ready.
+    /// When the port wakes a further thread for a socket that becomes ready: by default [`WakePolicy::BOUNDED`], and on Windows
+    /// [`WakePolicy::Eager`].
     pub fn wake_policy(mut self, policy: WakePolicy) -> Self {
         self.options = self.options.wake_policy(policy);
         self

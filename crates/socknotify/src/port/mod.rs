@@ -491,7 +491,8 @@ impl Builder {
         self
     }
 
-    /// When the port wakes a further thread for a socket that becomes ready.
+    /// When the port wakes a further thread for a socket that becomes ready: by default [`WakePolicy::BOUNDED`], and on Windows
+    /// [`WakePolicy::Eager`].
     pub fn wake_policy(mut self, policy: WakePolicy) -> Self {
         self.wake_policy = policy;
         self
