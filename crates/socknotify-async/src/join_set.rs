@@ -99,6 +99,10 @@ impl<T> JoinSet<T> {
     }
 
     /// The same, for those who write futures by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`join_next`](Self::join_next).
     pub fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
         if self.tasks.is_empty() {
             return Poll::Ready(None);

@@ -88,6 +88,10 @@ impl TcpListener {
     }
 
     /// The same for one task, for those who write futures by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let accepted = self.0.poll_with(cx, Direction::Read, |listener, _| {
             interface::accept(listener)

@@ -23,7 +23,8 @@ impl<T, M> Port<T, M> {
     ///
     /// `drain` returns at once, and threads must go on calling `process`. The main thread can join them and then call
     /// [`close`](Self::close), which returns the connections that did not finish in time, and waits for no operation on a
-    /// file any longer. A connection that a thread holds then is closed when it is armed or dropped.
+    /// file any longer. A connection that a thread holds when the time is over is shut down, so that what its thread waits for
+    /// ends, and closed when it is armed or dropped.
     ///
     /// Draining again with a shorter time takes effect.
     ///
