@@ -22,7 +22,8 @@ impl<T: Source, M> Worker<T, M> {
     /// when the peer has closed its side, or after this time. Two seconds are a good choice.
     ///
     /// Use it wherever the peer was sent something, in place of dropping the connection. A system that closes a socket
-    /// with unread data in it aborts the connection, and the peer may lose what was sent before.
+    /// with unread data in it aborts the connection, and the peer may lose what was sent before. Not for a peer that takes nothing:
+    /// what it was sent stays with the system, for minutes. Reset that one: set `SO_LINGER` to zero, and drop it.
     ///
     /// Send everything first, for TLS also its `close_notify`. No event comes for the connection any more. It still counts as
     /// one, and a port that [drains](crate::owned::Port::drain) waits for it. A [`cancel`](crate::owned::Port::cancel) that comes too late to wake it
