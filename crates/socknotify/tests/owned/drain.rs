@@ -766,6 +766,8 @@ fn close_late(backend: Backend) -> io::Result<(Vec<Vec<SlowHandler>>, Duration)>
             // However often it is called.
             (0..100).for_each(|_| end.send(()).expect("it waits"));
             wait_until("it is closed", || port.send(2).is_err());
+            // Looks follow each other faster than it ends.
+            thread::sleep(Duration::from_millis(40));
         }
     })?;
     let closing = closing.into_inner().expect("no panic");
