@@ -86,10 +86,7 @@ pub(crate) fn parse(
         it.extend_from_slice(&bytes[..length]);
         it.split().freeze()
     });
-    let part = |part: &[u8]| {
-        let begin = offset(bytes, part);
-        copy.slice(begin..begin + part.len())
-    };
+    let part = |part: &[u8]| copy.slice_ref(&copy[offset(bytes, part)..][..part.len()]);
     parts.uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
     parts.version = match request.version {
         Some(0) => Version::HTTP_10,
