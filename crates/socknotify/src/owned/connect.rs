@@ -180,11 +180,15 @@ pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> E
     }
 }
 
-/// What it waited for did not come in time. That may be another condition, of one that is there.
+/// What it waited for did not come in time. That may be another condition, of one that is there; or it has come just now.
 #[cold]
-pub(super) fn not_in_time<T: Source, M>(mut node: Box<Node<T>>) -> Event<T, M> {
+pub(super) fn not_in_time<T: Source, M>(
+    mut node: Box<Node<T>>,
+    filter: EventFilter,
+) -> Event<T, M> {
     let events = backend::conditions(node.readiness.socket(), EventFilter::OUT);
-    if events.contains(Events::ERR) {
+    let has_come = filter.contains(EventFilter::OUT) && !events.is_empty();
+    if has_come || events.contains(Events::ERR) {
         return outcome(node, events);
     }
     node.readiness.phase = Phase::Open;

@@ -604,7 +604,9 @@ fn other_event<T: Source, M>(
             // A condition may have held first, and its report be on the way still.
             match backend::conditions(node.readiness.socket(), filter) {
                 events if !events.is_empty() => other_event(node, None, events, filter),
-                _ if node.readiness.phase == Phase::Connecting => connect::not_in_time(node),
+                _ if node.readiness.phase == Phase::Connecting => {
+                    connect::not_in_time(node, filter)
+                }
                 _ => Event::TimedOut(Held::from_node(node)),
             }
         }
