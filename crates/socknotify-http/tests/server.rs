@@ -917,12 +917,10 @@ fn an_end_is_bounded_whatever_a_handler_does() -> io::Result<()> {
         .end(Duration::from_millis(100))
         .expect_err("it is left behind");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    assert!(
-        error
-            .to_string()
-            .starts_with("1 handlers were left behind: http in "),
-        "{error}"
-    );
+    // Windows does not tell the thread's name.
+    let name = if cfg!(windows) { "a thread" } else { "http" };
+    let says = format!("1 handlers were left behind: {name} in ");
+    assert!(error.to_string().starts_with(&says), "{error}");
     Ok(())
 }
 
@@ -1644,7 +1642,13 @@ fn a_file_that_becomes_shorter_ends_its_connection() -> io::Result<()> {
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
     file.as_file().set_len(100_000)?;
     let received = io::copy(&mut client.0, &mut io::sink())?;
-    assert!((100_000..HUGE).contains(&received), "{received}");
+    // Where it is copied, whole pieces of 16 KiB are.
+    let least = if cfg!(target_os = "linux") {
+        100_000
+    } else {
+        6 * (16 << 10)
+    };
+    assert!((least..HUGE).contains(&received), "{received}");
     // A client that goes is none of these.
     file.as_file().set_len(HUGE)?;
     let mut client = running.client()?;

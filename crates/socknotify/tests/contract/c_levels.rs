@@ -253,7 +253,7 @@ fn c4_a_level_comes_again_when_its_thread_dequeues(backend: Backend) -> io::Resu
     level_comes_again(backend, 2, LetGo::Dequeue)
 }
 
-#[for_every_backend]
+#[for_every_backend(with_permits)]
 fn c4_a_level_comes_again_when_its_thread_gives_its_permit_back(
     backend: Backend,
 ) -> io::Result<()> {
@@ -261,7 +261,7 @@ fn c4_a_level_comes_again_when_its_thread_gives_its_permit_back(
     level_comes_again(backend, 2, LetGo::Release)
 }
 
-#[for_every_backend]
+#[for_every_backend(with_permits)]
 fn c4_a_level_comes_again_when_its_thread_calls_blocking(backend: Backend) -> io::Result<()> {
     level_comes_again(backend, 1, LetGo::Blocking)?;
     level_comes_again(backend, 2, LetGo::Blocking)

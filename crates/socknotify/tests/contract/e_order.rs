@@ -100,7 +100,7 @@ fn e1_after_eight_packets_the_kernel_is_asked(backend: Backend) -> io::Result<()
 }
 
 /// (a) Beside a queue that is never empty, a socket waits for one packet that takes long to handle, or two.
-#[for_every_backend]
+#[for_every_backend(with_permits)]
 fn e1_packets_that_take_long_keep_no_socket_waiting(backend: Backend) -> io::Result<()> {
     let port = port_with(backend, 1)?;
     let pair = Pair::unix()?;
