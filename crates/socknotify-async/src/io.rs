@@ -188,7 +188,7 @@ impl<T: AsSource> Async<T> {
     ///
     /// Once it was, it returns at once until an operation has found otherwise: one of [`read_with`](Self::read_with),
     /// [`try_read_with`](Self::try_read_with) or the traits. Operations on [`get_ref`](Self::get_ref) tell it nothing. (On
-    /// Windows it returns at once also for a socket with which nothing was tried.)
+    /// Windows it returns at once also for a socket with which nothing was tried, and once more for one that was accepted.)
     ///
     /// # Errors
     ///

@@ -409,8 +409,11 @@ fn an_operation_that_would_block_is_waited_for_once_it_was_told() -> io::Result<
         let (mut peer, stream) = pair_with_std().await?;
         let stream = stream.as_async();
         let receive = |mut stream: &std::net::TcpStream| stream.read(&mut [0; 8]);
-        let early = stream.try_read_with(receive);
-        assert_eq!(early.unwrap_err().kind(), ErrorKind::WouldBlock);
+        // Windows tells only what comes from the first try on: so it is not waited for before the second one.
+        for _ in 0..if cfg!(windows) { 2 } else { 1 } {
+            let early = stream.try_read_with(receive);
+            assert_eq!(early.unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
         assert!(
             timeout(Duration::from_millis(2), stream.readable())
                 .await
