@@ -232,7 +232,6 @@ fn who_begins_nothing_in_time_is_disconnected() {
     assert_eq!(runtime.block_on(served).expect("no panic"), 0);
 }
 
-/// A server whose future is dropped closes its connections.
 /// Others would wait for its place for ever.
 #[test]
 fn who_takes_nothing_of_an_answer_is_disconnected() {
@@ -275,6 +274,7 @@ fn who_takes_an_answer_slowly_gets_all_of_it() {
     assert_eq!(runtime.block_on(served).expect("no panic"), 0);
 }
 
+/// A server whose future is dropped closes its connections.
 #[test]
 fn a_server_that_is_dropped_cuts_off() {
     let (runtime, _tokio) = runtime();
