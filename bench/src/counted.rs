@@ -1,8 +1,8 @@
 //! What can be counted and does not depend on a quiet machine: system calls, instructions, allocations, bytes.
 //!
 //! The program runs itself, twice: with some turns and with more. The difference is what turns cost, without start and end. It
-//! runs [on one processor](crate::processors::on_each), so that it does not depend on chance, nor on the tools, who comes to a
-//! lock when; and its tracer runs there too, because the two take turns.
+//! runs on one processor, so that it does not depend on chance, nor on the tools, who comes to a lock when; and its tracer
+//! runs there too, because the two take turns.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ use std::thread::{self, Thread};
 use rustix::net::{AddressFamily, SocketType};
 use serde_json::json;
 
-use crate::notifications::{Kind, Order, Side, Sockets, make};
+use crate::notifications::{CASES, Kind, Side, Sockets, make};
 use crate::servers::{Outcome, Session, connections, serve_keys, serve_owned};
 use crate::{allocator, processors};
 
@@ -26,13 +26,6 @@ const SIDES: [(&str, Side); 4] = [
     ("keys", Side::Keys),
     ("owned", Side::Owned),
     ("drained", Side::Drained),
-];
-
-const CASES: [(&str, Kind, Order); 4] = [
-    ("one-shot, data first", Kind::OneShot, Order::DataFirst),
-    ("one-shot, armed first", Kind::OneShot, Order::ArmedFirst),
-    ("edge", Kind::Edge, Order::DataFirst),
-    ("level", Kind::Level, Order::DataFirst),
 ];
 
 /// Threads at full load: every connection is ready all the time, and nobody reads. A turn is a call that hands back what the
@@ -54,6 +47,7 @@ pub(crate) fn run(asked: &str) -> io::Result<()> {
         let outcome = Command::new(tool).arg("--version").output();
         outcome.map_err(|error| io::Error::new(error.kind(), format!("{tool}: {error}")))?;
     }
+    processors::stay_on_first()?;
     let cases = CASES
         .iter()
         .flat_map(|(case, ..)| [1, 64].map(|batch| (*case, batch)));
@@ -61,10 +55,11 @@ pub(crate) fn run(asked: &str) -> io::Result<()> {
         .chain([(SATURATED, 16)])
         .filter(|(case, _)| case.contains(asked))
     {
-        let counted = processors::on_each(&SIDES, |&(side, _)| per_turn(case, side, batch))?;
-        let bare = counted[0].clone().unwrap_or_default();
-        for ((side, _), counted) in SIDES.iter().zip(counted).skip(1) {
-            let Some(counted) = counted else { continue };
+        let bare = per_turn(case, SIDES[0].0, batch)?.unwrap_or_default();
+        for (side, _) in &SIDES[1..] {
+            let Some(counted) = per_turn(case, side, batch)? else {
+                continue;
+            };
             let mut row = json!({ "case": case, "side": side, "batch": batch });
             for (figure, value) in counted {
                 row[figure] = (value - bare.get(figure).copied().unwrap_or_default()).into();
@@ -177,7 +172,7 @@ impl Turns {
             return Ok(());
         }
         let case = CASES.iter().find(|(name, ..)| *name == self.case);
-        let &(_, kind, order) = case.ok_or(io::ErrorKind::NotFound)?;
+        let &(_, kind, order, _) = case.ok_or(io::ErrorKind::NotFound)?;
         let sockets = Sockets::new(self.batch)?;
         let before = allocator::times();
         if let Some(mut way) = make(side, kind, self.batch)? {

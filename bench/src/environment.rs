@@ -7,17 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// With how many processors others keep busy. To find that takes a second, in which this program sleeps.
 pub(crate) fn now() -> Value {
-    let first = Times::now();
-    thread::sleep(Duration::from_secs(1));
-    let busy = first.zip(Times::now());
     json!({
         "date": output(&["date", "-u", "+%Y-%m-%d %H:%M UTC"]),
         "commit": commit(),
         "processor": processor(),
         "system": system(),
-        "busy_processors": busy.map(|(first, then)| first.busy_until(then)),
+        "busy_processors": busy(),
     })
 }
 
@@ -40,7 +36,7 @@ fn commit() -> String {
 }
 
 fn processor() -> String {
-    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let count = thread::available_parallelism().map_or(1, usize::from);
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text
         .lines()
@@ -58,58 +54,18 @@ fn system() -> String {
     format!("{} {release}", name.to_string_lossy())
 }
 
-/// What all processors have done since the system was started, in ticks of the clock.
-#[derive(Clone, Copy)]
-struct Times {
-    processors: u32,
-    idle: u64,
-    all: u64,
-}
-
-impl Times {
-    fn now() -> Option<Self> {
-        Times::from_stat(&fs::read_to_string("/proc/stat").ok()?)
-    }
-
-    fn from_stat(text: &str) -> Option<Self> {
-        let sum = text.lines().next()?.strip_prefix("cpu ")?;
-        // User, nice, system, idle, waiting for a disk, interrupts of two kinds, stolen. Guests are among the first two.
-        let times = sum.split_whitespace().take(8).map(|time| time.parse());
-        let times: Vec<u64> = times.collect::<Result<_, _>>().ok()?;
-        let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
-        Some(Times {
-            processors: text.lines().filter(is_processor).count().try_into().ok()?,
-            idle: times.get(3)? + times.get(4)?,
-            all: times.iter().sum(),
-        })
-    }
-
-    /// How many processors were busy, on average.
-    fn busy_until(self, then: Times) -> f64 {
-        let idle = then.idle.saturating_sub(self.idle);
-        let all = then.all.saturating_sub(self.all);
-        if all == 0 {
-            return 0.0;
-        }
-        f64::from(self.processors) * (1.0 - idle as f64 / all as f64).max(0.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn busy_is_what_is_neither_idle_nor_waits_for_a_disk() {
-        let text = |sum| format!("cpu  {sum}\ncpu0 1 2 3\ncpu1 1 2 3\nintr 7 8\n");
-        let [first, then] = [
-            "500 0 100 9000 100 0 0 0 0 0",
-            "530 0 110 9140 110 0 5 5 9 0",
-        ]
-        .map(|sum| Times::from_stat(&text(sum)).expect("it is complete"));
-        assert_eq!(first.busy_until(then), 0.5);
-        assert_eq!(first.busy_until(first), 0.0);
-        assert!(Times::from_stat("cpu  1 2\n").is_none());
-        assert!(Times::now().is_some_and(|now| now.processors > 0 && now.idle < now.all));
-    }
+/// How many processors are busy, on average of a second, in which this program sleeps.
+fn busy() -> Option<f64> {
+    let times = || {
+        let text = fs::read_to_string("/proc/uptime").ok()?;
+        let (uptime, idle) = text.trim().split_once(' ')?;
+        Some((uptime.parse::<f64>().ok()?, idle.parse::<f64>().ok()?))
+    };
+    let (began, idle) = times()?;
+    thread::sleep(Duration::from_secs(1));
+    let (ended, idle_then) = times()?;
+    let processors = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let processors = processors.lines().filter(|it| it.starts_with("processor"));
+    let busy = processors.count() as f64 - (idle_then - idle) / (ended - began);
+    Some((busy.max(0.0) * 100.0).round() / 100.0)
 }

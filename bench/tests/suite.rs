@@ -86,13 +86,6 @@ fn the_document_has_the_tables_of_the_figures() {
     }
 }
 
-#[test]
-fn a_question_that_does_not_exist_is_an_error() {
-    let output = suite(&["no-such-question"]);
-    assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-question"));
-}
-
 /// The rows of a question, of which each has this figure, with its quartiles in order. The line before them says when and
 /// where.
 fn measured(question: &str, arguments: &[&str], figure: &str) -> Vec<Value> {

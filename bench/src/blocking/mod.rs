@@ -4,6 +4,7 @@
 //! Whoever blocks is the same for all servers. What counts is how many requests are answered all in all, and how long those
 //! take whose handlers do not block.
 
+#[cfg(feature = "sqlite")]
 mod lookup;
 mod servers;
 mod stalls;
@@ -16,6 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+
 use self::servers::{BLOCKING, SIDES, Work};
 use crate::client::{self, Load, QUICK};
 use crate::compare::Options;
@@ -25,8 +28,9 @@ use crate::stopwatch::Stopwatch;
 type Prepare = fn() -> io::Result<Work>;
 
 /// What some handlers do, and how many percent of them do it.
-const CASES: [(&str, usize, Prepare); 9] = [
+const CASES: &[(&str, usize, Prepare)] = &[
     // The server has one processor, and its client the other.
+    #[cfg(feature = "sqlite")]
     (LOOKUP, 100, look_up),
     ("none blocks", 0, sleep),
     ("1 % sleep 50 ms", 1, sleep),
@@ -59,7 +63,7 @@ const ROUNDS: usize = 5;
 const LEAST: usize = 200;
 
 pub(crate) fn run(options: &Options) -> io::Result<()> {
-    for (case, blocking, work) in CASES {
+    for &(case, blocking, work) in CASES {
         if !options.wants(case) {
             continue;
         }
@@ -94,6 +98,7 @@ fn sleep() -> io::Result<Work> {
     Ok(work(|| thread::sleep(TIME)))
 }
 
+#[cfg(feature = "sqlite")]
 fn look_up() -> io::Result<Work> {
     let rows = lookup::Rows::new()?;
     Ok(work(move || rows.look_up()))
@@ -143,6 +148,8 @@ fn uncached_file() -> io::Result<File> {
     }
     file.as_file().sync_all()?;
     let mut options = OpenOptions::new();
-    let options = options.read(true).custom_flags(libc::O_DIRECT);
+    let options = options
+        .read(true)
+        .custom_flags(OFlags::DIRECT.bits() as i32);
     options.open(file.path())
 }

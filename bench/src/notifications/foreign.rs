@@ -3,10 +3,9 @@
 //! A few lines of C for each are compiled when they are first needed, and loaded. Where there is no compiler or no package, the
 //! library is left out.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +33,6 @@ impl Library {
     }
 }
 
-type Symbol = *mut c_void;
 type Make = unsafe extern "C" fn(c_int) -> *mut c_void;
 type Add = unsafe extern "C" fn(*mut c_void, *const RawFd, usize) -> c_int;
 type Arm = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -94,31 +92,21 @@ fn output(command: &mut Command) -> io::Result<String> {
 }
 
 fn open(object: &Path) -> io::Result<Functions> {
-    let path = CString::new(object.as_os_str().to_owned().into_vec())?;
-    // SAFETY: it is the file that was made a moment ago, whose initialisers are those of the library.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(io::Error::other("it cannot be loaded"));
-    }
-    let symbol = |name: &CStr| -> io::Result<*mut c_void> {
-        let name: *const c_char = name.as_ptr();
-        // SAFETY: the handle stays open, and the name ends with a zero.
-        let found = unsafe { libc::dlsym(handle, name) };
-        match found.is_null() {
-            false => Ok(found),
-            true => Err(io::Error::other("a function is missing")),
-        }
-    };
-    // SAFETY: `bench.h` declares each of them with this type, and the compiler has seen it with the definition.
+    // SAFETY: it is the file that was made a moment ago, whose initialisers are those of the library. `bench.h` declares each
+    // function with this type, and the compiler has seen it with the definition. None is used after the library, which stays.
     unsafe {
-        use std::mem::transmute;
-        Ok(Functions {
-            make: transmute::<Symbol, Make>(symbol(c"bench_make")?),
-            add: transmute::<Symbol, Add>(symbol(c"bench_add")?),
-            arm: transmute::<Symbol, Arm>(symbol(c"bench_arm")?),
-            wait: transmute::<Symbol, Wait>(symbol(c"bench_wait")?),
-            free: transmute::<Symbol, Free>(symbol(c"bench_free")?),
-        })
+        let library = libloading::Library::new(object).map_err(io::Error::other)?;
+        let library = Box::leak(Box::new(library));
+        let functions = || -> Result<Functions, libloading::Error> {
+            Ok(Functions {
+                make: *library.get::<Make>(b"bench_make\0")?,
+                add: *library.get::<Add>(b"bench_add\0")?,
+                arm: *library.get::<Arm>(b"bench_arm\0")?,
+                wait: *library.get::<Wait>(b"bench_wait\0")?,
+                free: *library.get::<Free>(b"bench_free\0")?,
+            })
+        };
+        functions().map_err(io::Error::other)
     }
 }
 

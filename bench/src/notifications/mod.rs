@@ -66,7 +66,8 @@ const SIDES: [(&str, Side); 7] = [
     ("owned", Side::Owned),
 ];
 
-const CASES: [(&str, Kind, Order, &[usize]); 4] = [
+/// What it is like, and how many sockets are ready at once.
+pub(crate) const CASES: [(&str, Kind, Order, &[usize]); 4] = [
     (
         "one-shot, data first",
         Kind::OneShot,

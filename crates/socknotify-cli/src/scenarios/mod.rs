@@ -11,8 +11,6 @@ mod udp;
 
 use std::time::{Duration, Instant};
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
-
 use crate::options::{self, OutputOptions, PortOptions};
 use crate::{descriptors, output};
 use run::{Outcome, Run};
@@ -27,31 +25,27 @@ const SPARE_DESCRIPTORS: u64 = 32;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scenario {
     name: &'static str,
-    about: &'static str,
     /// With a connection for each client; else there is one socket.
     is_tcp: bool,
     has_threads: bool,
     program: fn(&Run) -> Outcome,
 }
 
-static SCENARIOS: [Scenario; 3] = [
+const SCENARIOS: [Scenario; 3] = [
     Scenario {
         name: "poll-replacement",
-        about: "One thread, level-triggered persistent registrations, plain dequeuing",
         is_tcp: true,
         has_threads: false,
         program: tcp::run,
     },
     Scenario {
         name: "edge-triggered-udp",
-        about: "One datagram socket, edge-triggered, drained on every notification",
         is_tcp: false,
         has_threads: false,
         program: udp::run,
     },
     Scenario {
         name: "multi-threaded-tcp",
-        about: "Many threads on one port, one-shot level-triggered registrations",
         is_tcp: true,
         has_threads: true,
         program: tcp::run,
@@ -59,6 +53,7 @@ static SCENARIOS: [Scenario; 3] = [
 ];
 
 const ALL: &str = "all";
+const NAMES: [&str; 4] = [ALL, SCENARIOS[0].name, SCENARIOS[1].name, SCENARIOS[2].name];
 
 /// Run Microsoft's three example programs, rebuilt over loopback, and check every total
 ///
@@ -66,8 +61,10 @@ const ALL: &str = "all";
 /// a missing byte or REMOVE notification, or a registration that is left.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Which of them to run
-    #[arg(default_value = ALL, value_parser = names())]
+    /// Which of them to run: all, one after the other; poll-replacement, one thread with level-triggered persistent
+    /// registrations and plain dequeuing; edge-triggered-udp, one datagram socket that is drained on every notification;
+    /// multi-threaded-tcp, many threads on one port with one-shot level-triggered registrations
+    #[arg(default_value = ALL, value_parser = NAMES)]
     scenario: String,
 
     /// Clients, all connected at the same time
@@ -88,13 +85,6 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     output: OutputOptions,
-}
-
-fn names() -> PossibleValuesParser {
-    let each = SCENARIOS.iter();
-    let each = each.map(|it| PossibleValue::new(it.name).help(it.about));
-    let all = PossibleValue::new(ALL).help("All three, one after the other");
-    PossibleValuesParser::new(each.chain([all]))
 }
 
 /// Runs the selected scenarios and prints a report on each. True if all of them are in order.
