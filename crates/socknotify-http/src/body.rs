@@ -1,7 +1,7 @@
 //! [`RequestBody`]: what a handler reads of a request.
 
 use std::io::{self, ErrorKind, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 use http::{HeaderMap, StatusCode};
@@ -131,20 +131,21 @@ impl<'a> RequestBody<'a> {
         skipped.is_ok() && self.remaining() == Some(0)
     }
 
-    /// When the body is to be there, as far as is known now.
-    fn end(&mut self) -> Instant {
+    /// The stream until the body is to be there, as far as is known now.
+    fn limited(&mut self) -> impl Fn(&TcpStream) -> Limited<&TcpStream> + use<> {
         let begun = *self.begun.get_or_insert_with(Instant::now);
-        self.limits.body_end(begun, self.received)
+        let end = self.limits.body_end(begun, self.received);
+        let stall = self.limits.stall;
+        move |stream| Limited::until(stream, end).stall(stall)
     }
 
     /// Have the client send the body.
     fn ask(&mut self) -> io::Result<()> {
         if self.must_ask && self.wire.input.bytes().is_empty() {
-            let (end, stall) = (self.end(), self.limits.stall);
+            let limited = self.limited();
             let mut text = &b"HTTP/1.1 100 Continue\r\n\r\n"[..];
             while !text.is_empty() || self.wire.has_unsent() {
-                let limited = |stream| Limited::until(stream, end).stall(stall);
-                text = &text[self.wire.send(text, limited)?..];
+                text = &text[self.wire.send(text, &limited)?..];
             }
         }
         self.must_ask = false;
@@ -154,8 +155,7 @@ impl<'a> RequestBody<'a> {
     /// Receive more into the connection's buffer. That may be nothing: a signal ends the call, or a lot is there.
     fn receive(&mut self) -> io::Result<()> {
         self.ask()?;
-        let (end, stall) = (self.end(), self.limits.stall);
-        let limited = |stream| Limited::until(stream, end).stall(stall);
+        let limited = self.limited();
         match self.wire.receive(limited)? {
             true => Ok(()),
             false => Err(ErrorKind::UnexpectedEof.into()),
@@ -170,9 +170,8 @@ impl<'a> RequestBody<'a> {
         while self.wire.input.bytes().is_empty() {
             if room >= DIRECT && self.wire.is_plain() {
                 self.ask()?;
-                let end = self.end();
-                let mut stream = Limited::until(&self.wire.stream, end).stall(self.limits.stall);
-                return match stream.read(buffer)? {
+                let limited = self.limited();
+                return match limited(&self.wire.stream).read(buffer)? {
                     0 => Err(ErrorKind::UnexpectedEof.into()),
                     count => Ok(count),
                 };

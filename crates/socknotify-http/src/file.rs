@@ -13,8 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use httpdate::HttpDate;
 
 use crate::head::number;
-use crate::response::{ResponseBody, text};
-use crate::{Request, Response};
+use crate::{Request, Response, ResponseBody};
 
 /// How long ago the second in a date began, at least, before no other state of the file can have the same date: the
 /// second itself, and as much again for systems whose time stamps lag, or are even seconds only.
@@ -83,6 +82,7 @@ pub fn file_response(
     if let Some(date) = state.modified {
         answer = answer.header(LAST_MODIFIED, date.to_string());
     }
+    let text = |status| format!("{status}\n").into();
     let answer = match (status, part) {
         (Some(status), _) => answer.status(status).body(text(status)),
         (None, Some(part)) if part.is_empty() => {
@@ -168,11 +168,8 @@ impl State {
     /// Whether a list of tags, in one header or several, has the file's, which has no comma. A strong comparison is one byte by byte: a
     /// tag that says that it is weak is equal to none.
     fn is_among(&self, headers: &HeaderMap, name: HeaderName, weakly: bool) -> bool {
-        fn bare(tag: &str) -> &str {
-            tag.strip_prefix("W/").unwrap_or(tag)
-        }
-        let is_own = |tag| match weakly {
-            true => bare(tag) == bare(&self.tag),
+        let is_own = |tag: &str| match weakly {
+            true => tag.trim_start_matches("W/") == self.tag.trim_start_matches("W/"),
             false => tag == self.tag && tag.starts_with('"'),
         };
         let values = headers.get_all(name).into_iter();

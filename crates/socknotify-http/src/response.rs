@@ -172,14 +172,9 @@ impl From<Vec<u8>> for ResponseBody {
     }
 }
 
-/// A status as text.
-pub(crate) fn text(status: StatusCode) -> ResponseBody {
-    format!("{status}\n").into()
-}
-
 /// What the server says of an error.
 pub(crate) fn error(status: StatusCode) -> Response {
-    let mut response = Response::new(text(status));
+    let mut response = Response::new(format!("{status}\n").into());
     *response.status_mut() = status;
     response
 }
@@ -328,11 +323,7 @@ impl Sending {
                 self.gone += count;
                 self.sent += count as u64;
             }
-            self.gone = 0;
-            match &mut self.bytes {
-                Cow::Owned(bytes) => bytes.clear(),
-                Cow::Borrowed(bytes) => *bytes = b"",
-            }
+            (self.bytes, self.gone) = (Cow::default(), 0);
             #[cfg(target_os = "linux")]
             self.send_file(wire)?;
             self.fill()?;
@@ -358,8 +349,6 @@ impl Sending {
             return Ok(());
         };
         while *left > 0 && wire.is_plain() {
-            // Nothing of it is in memory while it waits.
-            self.bytes = Cow::default();
             if Instant::now() >= self.end {
                 return Err(Stop::Client);
             }
@@ -424,9 +413,8 @@ fn read_piece(reader: &mut impl Read, left: &mut u64, out: &mut Vec<u8>) -> Resu
     let piece = (*left).min(PIECE as u64);
     let begin = out.len();
     out.resize(begin + piece as usize, 0);
-    if reader.read_exact(&mut out[begin..]).is_err() {
-        return Err(Stop::Body);
-    }
+    let read = reader.read_exact(&mut out[begin..]);
+    read.map_err(|_| Stop::Body)?;
     *left -= piece;
     Ok(())
 }

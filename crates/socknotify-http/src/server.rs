@@ -15,13 +15,11 @@ use socknotify::CompletionPort;
 use socknotify::owned::{Interest, Listening, Port, Serving, SlowHandler};
 
 use crate::connection::{self, Connection};
-use crate::date;
 use crate::limits::Limits;
 use crate::log::Log;
 use crate::response::Sending;
-use crate::signals;
 use crate::wire::{Wire, input};
-use crate::{Request, Response};
+use crate::{Request, Response, date, signals};
 
 /// An HTTP/1.1 server.
 ///
