@@ -141,6 +141,8 @@ pub struct Sleep {
     deadline: Option<Instant>,
     timer: Option<(Key, Waiter)>,
     shared: Arc<Shared>,
+    /// It was over, and there was no budget left for it.
+    has_waited: bool,
     /// The runtime had shut down when this was polled, in a task, with another waker than the task's.
     was_late: bool,
 }
@@ -190,6 +192,7 @@ impl Sleep {
             deadline,
             timer: None,
             shared: context::expect(),
+            has_waited: false,
             was_late: false,
         }
     }
@@ -228,13 +231,15 @@ impl Sleep {
     /// In a forked child.
     pub(crate) fn try_poll(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         if self.is_over() {
-            // One that has waited need not wait for the budget of its task.
-            let has_waited = self.timer.is_some();
+            // One that has waited need not wait for the budget of its task, which what is polled before it may use up each time.
+            let has_waited = self.has_waited || self.timer.is_some();
             self.unset();
-            return match has_waited {
-                true => Poll::Ready(Ok(())),
-                false => context::spend(cx).map(Ok),
+            let outcome = match has_waited {
+                true => Poll::Ready(()),
+                false => context::spend(cx),
             };
+            self.has_waited = outcome.is_pending();
+            return outcome.map(Ok);
         }
         let timer = self.timer.as_ref();
         if timer.is_none_or(|(_, waker)| !waker.will_wake(cx.waker())) {

@@ -153,16 +153,20 @@ fn a_timeout_ends_what_never_waits() -> io::Result<()> {
             sends.await.is_err()
         });
         let _ = sender.send(sends);
-        runtime.block_on(async {
-            // It is polled second.
-            let sends = async { drop(sends_for_ever().await) };
-            or(sends, sleep(Duration::from_millis(20))).await;
-        });
-        let _ = sender.send(true);
+        for time in [Duration::from_millis(20), Duration::ZERO] {
+            runtime.block_on(async {
+                // It is polled second.
+                let sends = async { drop(sends_for_ever().await) };
+                or(sends, sleep(time)).await;
+            });
+            let _ = sender.send(true);
+        }
     });
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "in a task");
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "in block_on");
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "by a sleep");
+    let over = "by a sleep that is over at its first poll";
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true), "{over}");
     Ok(())
 }
 
