@@ -153,7 +153,7 @@ impl Server {
                         member.sender.end();
                         true
                     }
-                    // It was closed without a word (a panic).
+                    // It has ended otherwise, by a panic say.
                     Err(_) => false,
                 }
         });

@@ -1,7 +1,7 @@
 //! A key-value server: `SET key value`, `GET key` and `DEL key`, one a line, answered in order.
 //!
 //! A client that sends nothing for a minute, or for the second argument's seconds, is closed; one that takes nothing, after
-//! twice that. One thread serves at a time, since all need one table: that takes a third less processor time than two that
+//! twice that. One thread serves at a time, since all need one table: that takes a quarter less processor time than two that
 //! take turns. A line has 4 KiB at most. From a client that does not read, nothing is read. At SIGTERM and Ctrl-C what was
 //! received is still answered.
 //!

@@ -4,7 +4,8 @@
 //!
 //! - Each of a session's two connections is in the port by itself. What one side has received for the other is in the other's
 //!   outbox, and `Port::cancel` wakes the side that has something to send, or room again.
-//! - An outbox has a limit: a side that is faster than the other is not read from.
+//! - An outbox has a limit: a side that is faster than the other is not read from. It is not the library's, which wakes who is
+//!   to send: here who is not read from is woken, too, when there is room again, and one is filled before its side is connected.
 //! - The end of a stream is passed on as such (half-close), and an error ends both sides; but what one has sent to its end
 //!   reaches the other all the same, which lingers then.
 //! - A session without traffic is closed after five minutes, and at SIGTERM and Ctrl-C after half a second; all others then
