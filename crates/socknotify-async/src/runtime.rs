@@ -218,6 +218,8 @@ impl Handle {
     }
 
     /// The state of the port at this moment, for diagnosis. `None` when the runtime has ended.
+    #[doc(alias = "stats")]
+    #[doc(alias = "metrics")]
     pub fn snapshot(&self) -> Option<Snapshot> {
         self.0.with_port(CompletionPort::snapshot).ok()
     }
@@ -486,6 +488,8 @@ where
 /// # })
 /// # }
 /// ```
+#[doc(alias = "spawn_blocking")]
+#[doc(alias = "block_in_place")]
 #[track_caller]
 pub fn unblock<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
     let shared = context::expect();

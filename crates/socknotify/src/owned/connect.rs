@@ -12,6 +12,13 @@ use super::{Event, Held, Id, Interest, Port, Source};
 use crate::{EventFilter, Events, backend, os};
 
 /// What a port can [connect](Port::connect) to.
+///
+/// Implement it for other addresses, or for sockets that are bound first. A method that a later version adds has a default.
+#[diagnostic::on_unimplemented(
+    message = "a port cannot connect to `{Self}`",
+    label = "not an address",
+    note = "it connects to a `SocketAddr`, and on Unix to a `&Path`; for a host's name, call `connect_to` within `Port::offload`"
+)]
 pub trait Connect {
     /// A connection.
     type Stream;

@@ -59,6 +59,8 @@ impl<T, M> Port<T, M> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "shutdown")]
+    #[doc(alias = "graceful_shutdown")]
     pub fn drain(&self, within: Duration) {
         if !self.shared.connections.is_here() {
             return;

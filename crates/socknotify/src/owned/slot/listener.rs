@@ -19,6 +19,13 @@ pub(in crate::owned) const MAX_FAILED: usize = 16;
 const LAST_TRIES: usize = 20;
 
 /// What a port can [listen](crate::owned::Port::listen) with.
+///
+/// Implement it for other listeners. A method that a later version adds has a default.
+#[diagnostic::on_unimplemented(
+    message = "a port cannot listen with `{Self}`",
+    label = "not a listener",
+    note = "it listens with a `TcpListener`, and on Unix with a `UnixListener`, of the standard library"
+)]
 pub trait Listen: Source + Send + Sync + 'static {
     /// A connection.
     type Stream: Source;
