@@ -1,5 +1,5 @@
-//! A completion port for sockets: many threads share one queue, and each ready connection goes to exactly one of
-//! them. It says which sockets are ready; you read and write yourself.
+//! For servers of plain threads, in which a handler may block: a completion port for sockets. Many threads share one queue,
+//! and each ready connection goes to exactly one of them. It says which sockets are ready; you read and write yourself.
 //!
 //! # Start here: a port that owns its connections
 //!
