@@ -239,11 +239,35 @@ pub(crate) fn is_spent() -> bool {
     LEFT.get() <= REFUSALS
 }
 
+/// An operation is about to be done in no task. Says once if that is on a worker of tokio's: whoever spawned there, as `axum::serve`
+/// and tonic do, has handlers that hold up all others when they block. By its name, as nothing else of tokio is here.
+#[cfg(debug_assertions)]
+fn warn_of_tokio() {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if WARNED.load(Ordering::Relaxed) || current().is_some() {
+        return;
+    }
+    let thread = std::thread::current();
+    let is_tokio_s = |name: &str| name.starts_with("tokio-r");
+    if thread.name().is_some_and(is_tokio_s) && !WARNED.swap(true, Ordering::Relaxed) {
+        let _ = writeln!(
+            std::io::stderr(),
+            "socknotify_async: a socket of this runtime is used by a task of tokio's, on its thread, where nothing may block: \
+             see `hyper_rt::serve` and `hyper_rt::here`"
+        );
+    }
+}
+
 /// An operation is about to be done. When its task has done many in this poll, it is woken, and is to return.
 #[inline]
 pub(crate) fn spend(cx: &Context<'_>) -> Poll<()> {
     let left = LEFT.try_with(Cell::get).unwrap_or(u32::MAX);
     if left == u32::MAX {
+        #[cfg(debug_assertions)]
+        warn_of_tokio();
         return Poll::Ready(());
     }
     LEFT.set(match left {

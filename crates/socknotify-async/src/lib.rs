@@ -119,6 +119,8 @@
 //!
 //! What then uses tokio's sockets and timers costs a switch to its thread for each wake. A task of `tokio::spawn` runs there,
 //! where it may not block: have it await one that was spawned here, as `hyper_rt::here` does for the callbacks of websockets.
+//! `axum::serve` and tonic spawn there; for their services there is `hyper_rt::serve`. A debug build says it on standard error,
+//! once, when a thread of tokio's that has its default name uses a socket of this crate.
 #![cfg_attr(not(any(feature = "hyper", feature = "tokio")), forbid(unsafe_code))]
 #![deny(unsafe_code)]
 
