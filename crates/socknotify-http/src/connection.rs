@@ -7,18 +7,18 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{Method, StatusCode, Version, request};
+use http::{Method, StatusCode, Version};
 use socket2::SockRef;
 use socknotify::owned::{
     BorrowedSocket, Event, Input, Interest, Readiness, Source, Worker, unacknowledged,
 };
 
+use crate::Response;
 use crate::body::{EARLY, RequestBody, is_whole};
 use crate::head::{self, Head};
 use crate::response::{self, Answer, Kind, Sending, Stop, Upgraded, caught};
 use crate::server::Shared;
 use crate::wire::{Wire, after, input};
-use crate::{Request, Response};
 
 /// How long a connection that ends waits for its client to have the last answer.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -147,8 +147,8 @@ impl Connection {
             self.wire.input.take(2);
         }
         let bytes = self.wire.input.bytes();
-        let mut parts = head::empty();
-        match head::parse(bytes, &shared.limits, &mut parts) {
+        let mut request = http::Request::new(());
+        match head::parse(bytes, &shared.limits, &mut request) {
             Ok(None) => {
                 self.needed = bytes.len() + 1;
                 // The port does not say so while there is more to receive.
@@ -172,13 +172,12 @@ impl Connection {
                     if self.head == 0 {
                         (self.head, self.begun) = (length, Some(Instant::now()));
                     }
-                    head::reuse(parts);
                     return Next::Event;
                 }
                 shared.begin(bytes);
                 self.wire.input.take(length);
                 (self.needed, self.begun, self.head, self.chunk) = (0, None, 0, 0);
-                self.answer(parts, head, shared)
+                self.answer(request, head, shared)
             }
             Err(status) => self.refuse_early(status, shared),
         }
@@ -201,17 +200,19 @@ impl Connection {
         self.refuse(status, bytes.starts_with(b"HEAD "), shared)
     }
 
-    fn answer(&mut self, parts: request::Parts, head: Head, shared: &Arc<Shared>) -> Next {
+    fn answer(&mut self, request: http::Request<()>, head: Head, shared: &Arc<Shared>) -> Next {
         // The handler may change them.
-        let (is_head, version) = (parts.method == Method::HEAD, parts.version);
+        let (is_head, version) = (request.method() == Method::HEAD, request.version());
         if head.length.is_some_and(|it| it > shared.limits.body) {
             return self.refuse(StatusCode::PAYLOAD_TOO_LARGE, is_head, shared);
         }
         let body = RequestBody::new(&mut self.wire, self.peer, &shared.limits, &head);
-        let mut request = Request::from_parts(parts, body);
+        let mut request = request.map(|()| body);
         let handled = caught(|| (shared.handler)(&mut request));
-        let (parts, mut body) = request.into_parts();
-        head::reuse(parts);
+        head::reuse(request.headers_mut());
+        // What a handler has put there may panic as it is dropped.
+        caught(|| request.extensions_mut().clear());
+        let body = request.body_mut();
         let failure = body.failure();
         let is_whole = handled.is_some() && failure.is_none() && body.skip();
         let response = match failure {

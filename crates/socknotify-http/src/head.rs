@@ -1,17 +1,16 @@
 //! The head of a request. What two readers could read in two ways is refused (RFC 9112, section 11.2).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 
 use bytes::BytesMut;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Uri};
-use http::{Method, Request, StatusCode, Version, request};
+use http::{Method, Request, StatusCode, Version};
 use httparse::{EMPTY_HEADER, Status};
 
 use crate::limits::Limits;
-use crate::response::caught;
 
 /// The most headers of a request.
 const HEADERS: usize = 100;
@@ -21,8 +20,8 @@ const BAD: StatusCode = StatusCode::BAD_REQUEST;
 thread_local! {
     /// Memory that heads are copied to, one behind the other.
     static COPIES: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(4096));
-    /// What the last request of this thread has left.
-    static SPARE: RefCell<Option<request::Parts>> = const { RefCell::new(None) };
+    /// Memory of the last request's headers.
+    static SPARE: Cell<Option<HeaderMap>> = const { Cell::new(None) };
 }
 
 /// What the server itself has to know of a head.
@@ -37,11 +36,11 @@ pub(crate) struct Head {
 }
 
 /// The head that these bytes begin with, and its length; `None` if it is not complete. Else the status that refuses it. What a
-/// handler sees of it is in `parts` then, which have to be as [`empty`] gives them.
+/// handler sees of it is in the request then, which has to be new.
 pub(crate) fn parse(
     bytes: &[u8],
     limits: &Limits,
-    parts: &mut request::Parts,
+    request: &mut Request<()>,
 ) -> Result<Option<(Head, usize)>, StatusCode> {
     // What is behind a limit is not looked at: so in which parts it comes does not matter.
     let head = &bytes[..bytes.len().min(limits.head)];
@@ -51,8 +50,8 @@ pub(crate) fn parse(
         (known, status) = (line, StatusCode::URI_TOO_LONG);
     }
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
-    let mut request = httparse::Request::new(&mut []);
-    let length = match request.parse_with_uninit_headers(known, &mut headers) {
+    let mut parsed = httparse::Request::new(&mut []);
+    let length = match parsed.parse_with_uninit_headers(known, &mut headers) {
         Ok(Status::Complete(length)) => length,
         Ok(Status::Partial) if known.len() < bytes.len() => return Err(status),
         Ok(Status::Partial) => return Ok(None),
@@ -66,52 +65,54 @@ pub(crate) fn parse(
         }
         Err(_) => return Err(BAD),
     };
-    if !has_whole_ends(&bytes[..length], request.headers) {
+    if !has_whole_ends(&bytes[..length], parsed.headers) {
         return Err(BAD);
     }
-    let (method, target) = (request.method.ok_or(BAD)?, request.path.ok_or(BAD)?);
+    let (method, target) = (parsed.method.ok_or(BAD)?, parsed.path.ok_or(BAD)?);
     // What is behind a `#`, `Uri` would drop; and of what is before the method, a line may end with LF alone.
     if target.contains('#') || offset(bytes, method.as_bytes()) > 0 {
         return Err(BAD);
     }
-    parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
+    *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| BAD)?;
     // One copy for all values.
     let copy = COPIES.with_borrow_mut(|it| {
         it.extend_from_slice(&bytes[..length]);
         it.split().freeze()
     });
     let part = |part: &[u8]| copy.slice_ref(&copy[offset(bytes, part)..][..part.len()]);
-    parts.uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
-    parts.version = match request.version {
+    let uri = Uri::from_maybe_shared(part(target.as_bytes())).map_err(|_| BAD)?;
+    let version = match parsed.version {
         Some(0) => Version::HTTP_10,
         _ => Version::HTTP_11,
     };
+    if let Some(spare) = SPARE.take() {
+        *request.headers_mut() = spare;
+    }
     let mut fields = Fields::default();
-    for header in request.headers.iter() {
+    for header in parsed.headers.iter() {
         let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BAD)?;
         fields.add(name.as_str(), header.value)?;
         let value = HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| BAD)?;
-        parts.headers.append(name, value);
+        request.headers_mut().append(name, value);
     }
-    check_target(&parts.method, &parts.uri)?;
-    if !fields
-        .host
-        .map_or(parts.version == Version::HTTP_10, is_host)
-    {
+    check_target(request.method(), &uri)?;
+    if !fields.host.map_or(version == Version::HTTP_10, is_host) {
         return Err(BAD);
     }
     // The target's host counts, whatever the header says (RFC 9112, section 3.2.2).
-    if let Some(authority) = parts.uri.authority() {
+    if let Some(authority) = uri.authority() {
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| BAD)?;
-        parts.headers.insert(HOST, host);
+        request.headers_mut().insert(HOST, host);
     }
-    let body = body_length(fields.length, fields.coding, parts.version)?;
+    *request.uri_mut() = uri;
+    *request.version_mut() = version;
+    let body = body_length(fields.length, fields.coding, version)?;
     let expects_continue = match fields.expect {
         None => false,
-        Some(it) if it.eq_ignore_ascii_case(b"100-continue") => parts.version == Version::HTTP_11,
+        Some(it) if it.eq_ignore_ascii_case(b"100-continue") => version == Version::HTTP_11,
         Some(_) => return Err(StatusCode::EXPECTATION_FAILED),
     };
-    let persists = !fields.closes && (parts.version == Version::HTTP_11 || fields.keeps_alive);
+    let persists = !fields.closes && (version == Version::HTTP_11 || fields.keeps_alive);
     let head = Head {
         length: body,
         persists,
@@ -120,21 +121,11 @@ pub(crate) fn parse(
     Ok(Some((head, length)))
 }
 
-/// The parts of a request without a header.
+/// A request was answered: its headers' memory serves for the next one of this thread.
 #[inline]
-pub(crate) fn empty() -> request::Parts {
-    let spare = SPARE.with_borrow_mut(Option::take);
-    spare.unwrap_or_else(|| Request::new(()).into_parts().0)
-}
-
-/// The request was answered, or has to be parsed again: its memory serves for the next one of this thread.
-#[inline]
-pub(crate) fn reuse(mut parts: request::Parts) {
-    parts.headers.clear();
-    // What a handler has put there may panic as it is dropped.
-    if caught(|| parts.extensions.clear()).is_some() {
-        SPARE.with_borrow_mut(|it| *it = Some(parts));
-    }
+pub(crate) fn reuse(headers: &mut HeaderMap) {
+    headers.clear();
+    SPARE.with(|it| it.set(Some(mem::take(headers))));
 }
 
 /// What the server itself has to know.
@@ -258,19 +249,19 @@ mod tests {
     use super::*;
 
     fn parse(bytes: &[u8], limits: &Limits) -> Result<Option<(Head, usize)>, StatusCode> {
-        super::parse(bytes, limits, &mut empty())
+        super::parse(bytes, limits, &mut Request::new(()))
     }
 
     fn parse_text(text: &str) -> Result<Option<(Head, usize)>, StatusCode> {
         parse(text.as_bytes(), &Limits::default())
     }
 
-    fn parts_and_head(text: &str) -> (request::Parts, Head) {
-        let mut parts = empty();
-        match super::parse(text.as_bytes(), &Limits::default(), &mut parts) {
+    fn parts_and_head(text: &str) -> (http::request::Parts, Head) {
+        let mut request = Request::new(());
+        match super::parse(text.as_bytes(), &Limits::default(), &mut request) {
             Ok(Some((head, length))) => {
                 assert_eq!(length, text.len());
-                (parts, head)
+                (request.into_parts().0, head)
             }
             other => panic!("{text:?}: {other:?}"),
         }
