@@ -1010,8 +1010,8 @@ fn a_client_that_takes_nothing_is_let_go() -> io::Result<()> {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_client_that_reads_slowly_but_steadily_stays() -> io::Result<()> {
-    const TIMEOUT: Duration = Duration::from_secs(2);
-    let site = Site::new(&["--idle-timeout", "2"])?;
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let site = Site::new(&["--idle-timeout", "1"])?;
     site.huge()?;
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     // So that it takes little at a time, and says so often.

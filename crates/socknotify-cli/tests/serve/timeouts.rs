@@ -1,6 +1,7 @@
 //! Clients that take their time.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::clients::{GET, HttpClient, connect, is_closed, stats};
@@ -10,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[test]
 fn an_idle_client_is_closed_in_time_and_not_before() -> io::Result<()> {
-    for mode in ["echo", "discard", "http"] {
+    let idle = |mode: &'static str| -> io::Result<()> {
         let server = Server::start(mode, &["--idle-timeout", "1"])?;
         let start = Instant::now();
         let stream = connect(server.address)?;
@@ -18,8 +19,14 @@ fn an_idle_client_is_closed_in_time_and_not_before() -> io::Result<()> {
         let time = start.elapsed();
         assert!((TIMEOUT..PATIENCE / 4).contains(&time), "{mode}: {time:?}");
         server.stop()?;
-    }
-    Ok(())
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let modes = ["echo", "discard", "http"].map(|mode| scope.spawn(move || idle(mode)));
+        modes
+            .into_iter()
+            .try_for_each(|it| it.join().expect("no panic"))
+    })
 }
 
 #[test]

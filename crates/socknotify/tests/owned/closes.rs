@@ -194,7 +194,7 @@ fn g1_the_peer_sees_the_end_of_what_a_closed_port_gave_back(backend: Backend) ->
 #[for_every_backend]
 fn g1_what_is_armed_while_the_port_closes_is_not_refused(backend: Backend) -> io::Result<()> {
     const THREADS: usize = 3;
-    for _ in 0..rounds(500) {
+    for _ in 0..rounds(200) {
         let port = owning_port(backend, THREADS)?;
         let come = AtomicUsize::new(0);
         let mut peers = Vec::new();
