@@ -88,7 +88,7 @@ pub(crate) struct Engine<B: Backend> {
     turn: AtomicBool,
     /// Reports of registrations that have ended.
     stale: AtomicU64,
-    /// The thread that dequeued last, by the address of its holder.
+    /// The thread that dequeued last, by the address of its holder; 0 once that has ended, as another one may get the address.
     last: std::sync::atomic::AtomicUsize,
     /// A thread has found nothing to do since the watcher looked last.
     was_idle: AtomicBool,
@@ -453,6 +453,8 @@ impl<B: Backend> Permits for Engine<B> {
 
     fn on_ended(&self, holder: &Arc<Holder>) {
         if self.process.is_this() {
+            let (this, order) = (Arc::as_ptr(holder).addr(), Ordering::Relaxed);
+            let _ = self.last.compare_exchange(this, 0, order, order);
             lock(&self.roster).remove(holder);
         }
     }
