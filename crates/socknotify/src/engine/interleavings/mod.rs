@@ -6,6 +6,7 @@
 //!
 //! A wake-up that is lost shows as a deadlock, which the checker reports.
 
+mod memory;
 mod model;
 mod registrations;
 mod threads;
