@@ -468,89 +468,6 @@ fn is_reset(end: &io::Result<usize>) -> bool {
     matches!(end, Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
 }
 
-/// What the server answers to a request for this path.
-fn answer(path: &str) -> String {
-    let body = format!("GET {path}\n");
-    let length = body.len();
-    format!("HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: {length}\r\n\r\n{body}")
-}
-
-#[test]
-fn http_keeps_connections_alive() -> io::Result<()> {
-    let server = started("http", &[])?;
-    let mut client = server.connect()?;
-    for path in ["/one", "/two"] {
-        write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n")?;
-        expect(&client, answer(path).as_bytes());
-    }
-    // In two halves.
-    client.write_all(b"GET /three HT")?;
-    client.write_all(b"TP/1.1\r\n\r\n")?;
-    expect(&client, answer("/three").as_bytes());
-    client.write_all(b"HEAD / HTTP/1.1\r\nConnection: close\r\n\r\n")?;
-    expect(
-        &client,
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 7\r\n\r\n",
-    );
-    expect_end(&client);
-    interrupt(server)
-}
-
-#[test]
-fn http_answers_requests_that_come_one_behind_the_other() -> io::Result<()> {
-    const REQUESTS: usize = 100_000;
-    let server = started("http", &[])?;
-    let client = server.connect()?;
-    thread::scope(|scope| {
-        // It sends on while answers come, and so does not wait for one.
-        scope.spawn(|| -> io::Result<()> {
-            let mut client = io::BufWriter::new(&client);
-            for number in 0..REQUESTS {
-                write!(client, "GET /{number} HTTP/1.1\r\n\r\n")?;
-            }
-            client.flush()?;
-            client.get_ref().shutdown(Shutdown::Write)
-        });
-        let mut answers = BufReader::new(&client);
-        for number in 0..REQUESTS {
-            expect(&mut answers, answer(&format!("/{number}")).as_bytes());
-        }
-        expect_end(&mut answers);
-    });
-    interrupt(server)
-}
-
-#[test]
-fn http_refuses_what_it_does_not_understand_and_ends_in_order() -> io::Result<()> {
-    let server = started("http", &[])?;
-    let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(10_000));
-    let body = "POST / HTTP/1.1\r\nContent-Length: 70000\r\n\r\n".to_owned() + &"x".repeat(70_000);
-    for (request, status) in [
-        ("what?\r\n\r\n", "400 Bad Request"),
-        (&body, "413 Content Too Large"),
-        (&long, "431 Request Header Fields Too Large"),
-    ] {
-        let mut client = server.connect()?;
-        client.write_all(request.as_bytes())?;
-        let expected =
-            format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-        expect(&client, expected.as_bytes());
-        expect_end(&client);
-    }
-    interrupt(server)
-}
-
-#[test]
-fn http_closes_an_idle_connection() -> io::Result<()> {
-    let server = started("http", &["1".to_owned()])?;
-    let begin = Instant::now();
-    let mut client = server.connect()?;
-    client.write_all(b"GET / HT")?;
-    expect_end(&client);
-    assert!(begin.elapsed() > Duration::from_millis(500));
-    interrupt(server)
-}
-
 /// An interrupt ends it in good order. Windows has none that could be sent to one program: there it is killed.
 fn interrupt(mut server: Example) -> io::Result<()> {
     #[cfg(unix)]
@@ -576,11 +493,6 @@ fn what_has_come_before_the_end_is_answered() -> io::Result<()> {
             "key_value",
             b"GET a\n".repeat(REQUESTS),
             b"none\n".repeat(REQUESTS),
-        ),
-        (
-            "http",
-            b"GET / HTTP/1.1\r\n\r\n".repeat(REQUESTS),
-            answer("/").repeat(REQUESTS).into_bytes(),
         ),
         ("signals", echoed.clone(), echoed),
     ] {
@@ -610,8 +522,6 @@ fn what_has_come_before_the_end_is_answered() -> io::Result<()> {
         for client in &mut clients {
             let mut found = String::new();
             client.read_to_string(&mut found)?;
-            // The last one, if it came after the signal.
-            let found = found.replace("Connection: close", "Connection: keep-alive");
             assert!(found.as_bytes() == answers, "{name}: {}", found.len());
         }
         drop(clients);
@@ -655,7 +565,7 @@ fn servers_end_by_draining_at_sigterm_and_sigint() -> io::Result<()> {
 
     let (_listener, target) = listen()?;
     for signal_ in [Signal::TERM, Signal::INT] {
-        let names = ["echo", "key_value", "chat", "http", "datagrams", "signals"];
+        let names = ["echo", "key_value", "chat", "datagrams", "signals"];
         let mut servers = Vec::new();
         for name in names {
             servers.push((name, started(name, &[])?));
@@ -685,40 +595,36 @@ fn servers_end_by_draining_at_sigterm_and_sigint() -> io::Result<()> {
 #[test]
 fn a_drain_destroys_no_answer_that_was_given() -> io::Result<()> {
     const REQUESTS: usize = 2000;
-    let request = "GET / HTTP/1.1\r\n\r\n";
-    let body = "GET /\n";
-    for (name, request, answer) in [("key_value", "GET a\n", "none\n"), ("http", request, body)] {
-        let server = started(name, &[])?;
-        let client = server.connect()?;
-        // Now it is accepted.
-        let mut answers = BufReader::new(&client);
-        (&client).write_all(request.as_bytes())?;
-        while read_line(&mut answers)? != answer {}
-        (&client).write_all(request.repeat(REQUESTS).as_bytes())?;
-        signal(&server, rustix::process::Signal::TERM)?;
-        thread::scope(|scope| {
-            // It goes on until the server has gone.
-            let sending = scope.spawn(|| {
-                while (&client).write_all(request.as_bytes()).is_ok() {
-                    thread::sleep(Duration::from_millis(1));
-                }
-            });
-            thread::sleep(Duration::from_millis(200));
-            let mut found = 0;
-            loop {
-                let line = read_line(&mut answers).expect("the end comes in order");
-                found += usize::from(line == answer);
-                if line.is_empty() {
-                    break;
-                }
+    let (request, answer) = ("GET a\n", "none\n");
+    let server = started("key_value", &[])?;
+    let client = server.connect()?;
+    // Now it is accepted.
+    let mut answers = BufReader::new(&client);
+    (&client).write_all(request.as_bytes())?;
+    while read_line(&mut answers)? != answer {}
+    (&client).write_all(request.repeat(REQUESTS).as_bytes())?;
+    signal(&server, rustix::process::Signal::TERM)?;
+    thread::scope(|scope| {
+        // It goes on until the server has gone.
+        let sending = scope.spawn(|| {
+            while (&client).write_all(request.as_bytes()).is_ok() {
+                thread::sleep(Duration::from_millis(1));
             }
-            assert!(found >= REQUESTS, "{name}: {found}");
-            client.shutdown(Shutdown::Both).expect("it is open");
-            sending.join().expect("no panic");
         });
-        interrupt(server)?;
-    }
-    Ok(())
+        thread::sleep(Duration::from_millis(200));
+        let mut found = 0;
+        loop {
+            let line = read_line(&mut answers).expect("the end comes in order");
+            found += usize::from(line == answer);
+            if line.is_empty() {
+                break;
+            }
+        }
+        assert!(found >= REQUESTS, "{found}");
+        client.shutdown(Shutdown::Both).expect("it is open");
+        sending.join().expect("no panic");
+    });
+    interrupt(server)
 }
 
 #[cfg(unix)]
@@ -764,7 +670,7 @@ fn finishes_a_session() -> io::Result<bool> {
 
 #[cfg(unix)]
 #[test]
-fn chat_and_http_end_in_good_order_at_an_interrupt() -> io::Result<()> {
+fn chat_ends_in_good_order_at_an_interrupt() -> io::Result<()> {
     let chat = started("chat", &[])?;
     let (mut one, _) = join(&chat)?;
     let (two, second) = join(&chat)?;
@@ -772,13 +678,6 @@ fn chat_and_http_end_in_good_order_at_an_interrupt() -> io::Result<()> {
     interrupt(chat)?;
     expect_end(one);
     expect_end(two);
-
-    let http = started("http", &[])?;
-    let mut client = http.connect()?;
-    write!(client, "GET /1 HTTP/1.1\r\n\r\n")?;
-    expect(&client, answer("/1").as_bytes());
-    interrupt(http)?;
-    expect_end(client);
     Ok(())
 }
 
