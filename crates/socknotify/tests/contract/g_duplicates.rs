@@ -93,7 +93,7 @@ fn g3_a_closed_duplicate_is_notified_a_bounded_number_of_times(backend: Backend)
         Ok(())
     };
     thread::scope(|scope| {
-        let kinds = Kind::all().into_iter().map(|kind| {
+        let kinds = Kind::all().map(|kind| {
             scope.spawn(move || {
                 for trigger in EVERY {
                     bounded(kind, trigger, EventFilter::IN)?;
