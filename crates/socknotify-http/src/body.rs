@@ -219,20 +219,32 @@ struct Frame {
     trailers: HeaderMap,
 }
 
-/// Whether a body in chunks that begins with these bytes is complete, or more than is received early, or not well formed. `from` is
-/// where the last chunk ends: so nothing is looked at twice.
-pub(crate) fn is_whole(bytes: &[u8], from: &mut usize, limits: &Limits) -> bool {
-    let longest = limits.body.min(EARLY as u64);
-    while let Some(rest) = bytes.get(*from..) {
-        match frame(rest, *from == 0, limits) {
-            Ok(None) => break,
-            Ok(Some(frame)) if (1..=longest).contains(&frame.chunk) => {
-                *from += frame.length + frame.chunk as usize;
+/// The chunks of a body that is being received, as far as their lengths are there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Chunks {
+    /// Where the last one ends: so nothing is looked at twice.
+    end: usize,
+    /// How long they are together.
+    sum: u64,
+}
+
+impl Chunks {
+    /// Whether a body in chunks that begins with these bytes is complete, or longer than is received early or allowed, or not well
+    /// formed.
+    pub(crate) fn is_whole(&mut self, bytes: &[u8], limits: &Limits) -> bool {
+        let longest = limits.body.min(EARLY as u64);
+        while let Some(rest) = bytes.get(self.end..) {
+            match frame(rest, self.end == 0, limits) {
+                Ok(None) => break,
+                Ok(Some(frame)) if (1..=longest - self.sum).contains(&frame.chunk) => {
+                    self.end += frame.length + frame.chunk as usize;
+                    self.sum += frame.chunk;
+                }
+                _ => return true,
             }
-            _ => return true,
         }
+        bytes.len() >= EARLY
     }
-    bytes.len() >= EARLY
 }
 
 /// What these bytes begin with between two chunks; `None` if it is not complete.

@@ -14,7 +14,7 @@ use socknotify::owned::{
 };
 
 use crate::Response;
-use crate::body::{EARLY, RequestBody, is_whole};
+use crate::body::{Chunks, EARLY, RequestBody};
 use crate::head::{self, Head};
 use crate::response::{self, Answer, Kind, Sending, Stop, Upgraded, caught};
 use crate::server::Shared;
@@ -35,9 +35,9 @@ pub(crate) struct Connection {
     needed: usize,
     /// Since when a head comes; or a body, if its head is there.
     begun: Option<Instant>,
-    /// How long a head is that is there, and where the next chunk of its body begins.
+    /// How long a head is that is there, and the chunks of its body.
     head: usize,
-    chunk: usize,
+    chunks: Chunks,
     /// When the last answer was made, if its body was in memory.
     answered: Option<Instant>,
     /// An answer that the client has not taken yet: nothing is received before it has.
@@ -75,7 +75,7 @@ impl Connection {
             needed: 0,
             begun: None,
             head: 0,
-            chunk: 0,
+            chunks: Chunks::default(),
             answered: None,
             waiting: None,
         }
@@ -164,7 +164,7 @@ impl Connection {
                 let needed = match head.length {
                     _ if head.expects_continue && body.is_empty() => length,
                     Some(body) if body <= early => length + body as usize,
-                    None if !is_whole(body, &mut self.chunk, &shared.limits) => bytes.len() + 1,
+                    None if !self.chunks.is_whole(body, &shared.limits) => bytes.len() + 1,
                     _ => length,
                 };
                 if needed > bytes.len() {
@@ -176,7 +176,8 @@ impl Connection {
                 }
                 shared.begin(bytes);
                 self.wire.input.take(length);
-                (self.needed, self.begun, self.head, self.chunk) = (0, None, 0, 0);
+                (self.needed, self.begun, self.head) = (0, None, 0);
+                self.chunks = Chunks::default();
                 self.answer(request, head, shared)
             }
             Err(status) => self.refuse_early(status, shared),

@@ -265,6 +265,11 @@ fn what_is_not_well_formed_is_refused_and_ends_its_connection() -> io::Result<()
             413,
         ),
         (
+            // The second chunk has not come; it says itself that they are too long together.
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n3e8\r\n",
+            413,
+        ),
+        (
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n+1\r\na\r\n0\r\n\r\n",
             400,
         ),
@@ -2161,6 +2166,10 @@ fn where_a_request_is_cut_does_not_matter() -> io::Result<()> {
         ),
         (
             "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n",
+            413,
+        ),
+        (
+            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n3e8\r\n",
             413,
         ),
         (
