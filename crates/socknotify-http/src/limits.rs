@@ -69,7 +69,8 @@ impl Limits {
     /// memory, and that of a [head](Self::head). There is no limit for all of them together: with the defaults, 10,000 clients that send
     /// slowly take 800 MB. Where that is too much, allow fewer [connections](Self::connections), or shorter bodies.
     ///
-    /// With a limit of 64 KiB no client holds a thread by its body, but one that sends `Expect: 100-continue`.
+    /// With a limit of 64 KiB no client holds a thread by its body, but one that sends `Expect: 100-continue`, or chunks so small that
+    /// they are 64 KiB with what is around them.
     pub const fn body(mut self, bytes: u64) -> Self {
         self.body = bytes;
         self

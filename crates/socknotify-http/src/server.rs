@@ -247,7 +247,8 @@ impl Server {
 
     /// Serves until it is [ended](Handle::drain): `handler` answers each request, on one of the server's threads.
     ///
-    /// It may block: others are served meanwhile. A panic in it is answered with 500, and ends that connection.
+    /// It may block: others are served meanwhile. A panic in it is answered with 500, and ends that connection. It owns what it uses
+    /// (`move`, and an [`Arc`] of what others use, too), since one that does not return is left behind.
     ///
     /// If it was told to end before, it returns at once.
     ///
