@@ -107,7 +107,8 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Listens at an address; with port 0 the system chooses one.
+    /// Listens at an address; with port 0 the system chooses one. The backlog is that of a [`TcpListener`], 128 connections on Linux: for a
+    /// longer one, make the listener yourself, and use [`from_listener`](Self::from_listener).
     ///
     /// # Errors
     ///
