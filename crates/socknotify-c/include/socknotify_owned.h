@@ -124,7 +124,8 @@ uint32_t sn_owned_arm(sn_owned_port port, uint64_t handle, uint32_t events, uint
  *
  * What is in its queue is lost, and so may be what the peer has not received, if the peer has sent something that was not read.
  * To end well, arm it for OUT until all is sent, shut it down for sending, and arm it for IN, with a deadline, until the peer
- * has closed its side: the example chat.cpp does that.
+ * has closed its side: the example chat.cpp does that. For a peer that takes nothing, set SO_LINGER to zero before: otherwise the
+ * system keeps what it was sent, for minutes.
  *
  * SN_NOT_FOUND as for sn_owned_arm(). To end a connection that another thread may have, cancel it, and end it in that event.
  */
