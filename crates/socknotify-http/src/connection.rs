@@ -13,12 +13,11 @@ use socknotify::owned::{
     BorrowedSocket, Event, Input, Interest, Readiness, Source, Worker, unacknowledged,
 };
 
-use crate::Response;
 use crate::body::{Chunks, EARLY, RequestBody};
 use crate::head::{self, Head};
 use crate::response::{self, Answer, Kind, Sending, Stop, Upgraded, caught};
-use crate::server::Shared;
 use crate::wire::{Wire, after, input};
+use crate::{Response, server::Shared};
 
 /// How long a connection that ends waits for its client to have the last answer.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -176,8 +175,7 @@ impl Connection {
                 }
                 shared.begin(bytes);
                 self.wire.input.take(length);
-                (self.needed, self.begun, self.head) = (0, None, 0);
-                self.chunks = Chunks::default();
+                (self.needed, self.begun, self.head, self.chunks) = (0, None, 0, Chunks::default());
                 self.answer(request, head, shared)
             }
             Err(status) => self.refuse_early(status, shared),

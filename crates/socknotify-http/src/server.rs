@@ -11,15 +11,15 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use socknotify::CompletionPort;
 use socknotify::owned::{Interest, Listening, Port, Serving, SlowHandler};
 
 use crate::connection::{self, Connection};
-use crate::limits::Limits;
 use crate::log::Log;
 use crate::response::Sending;
 use crate::wire::{Wire, input};
-use crate::{Request, Response, date, signals};
+use crate::{Limits, Request, Response, date, signals};
 
 /// An HTTP/1.1 server.
 ///
@@ -107,14 +107,17 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Listens at an address; with port 0 the system chooses one. The backlog is that of a [`TcpListener`], 128 connections on Linux: for a
-    /// longer one, make the listener yourself, and use [`from_listener`](Self::from_listener).
+    /// Listens at an address; with port 0 the system chooses one. Up to 4,096 connections wait to be accepted, or as many as the system
+    /// allows.
     ///
     /// # Errors
     ///
     /// The system's, if none of the addresses can be bound to, or if it has no descriptors for a port.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::from_listener(TcpListener::bind(address)?)
+        let listener = TcpListener::bind(address)?;
+        // The standard library's is short. Where it cannot be changed, it stays.
+        let _ = SockRef::from(&listener).listen(4096);
+        Self::from_listener(listener)
     }
 
     /// Serves a listener that there is already: one that was inherited, that has options of its own, or a Unix socket.

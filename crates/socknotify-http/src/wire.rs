@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use socknotify::owned::Input;
 
-use crate::body::EARLY;
-use crate::limits::Limits;
+use crate::{Limits, body::EARLY};
 
 #[derive(Debug)]
 pub(crate) struct Wire {

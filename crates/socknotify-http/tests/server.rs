@@ -1219,6 +1219,18 @@ fn methods_are_the_handlers() -> io::Result<()> {
     Ok(())
 }
 
+/// While nobody accepts. One that finds no room tries again after a second, two, four and so on.
+#[cfg(target_os = "linux")]
+#[test]
+fn many_clients_that_come_at_once_find_room() -> io::Result<()> {
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn")?;
+    let most: usize = most.trim().parse().map_err(io::Error::other)?;
+    let server = Server::bind("127.0.0.1:0")?;
+    let address = server.local_addr()?;
+    let clients = (0..most.min(600)).map(|_| TcpStream::connect_timeout(&address, PATIENCE));
+    clients.collect::<io::Result<Vec<_>>>().map(drop)
+}
+
 #[test]
 fn limits_may_be_as_long_as_there_are_numbers() -> io::Result<()> {
     let limits = Limits::default()
