@@ -57,7 +57,8 @@ wrap! {
 }
 
 impl TcpListener {
-    /// Makes a listener. A name is resolved first, and the thread may block for that.
+    /// Makes a listener, in whose backlog up to 4,096 connections wait, or as many as the system allows. A name is resolved first,
+    /// and the thread may block for that.
     ///
     /// # Errors
     ///
@@ -70,6 +71,8 @@ impl TcpListener {
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         let shared = context::expect();
         let listener = shared.block(|| std::net::TcpListener::bind(address))?;
+        // The standard library's is short. Where it cannot be changed, it stays.
+        let _ = SockRef::from(&listener).listen(4096);
         Self::new(listener, &shared)
     }
 
