@@ -813,49 +813,26 @@ fn d6_a_datagram_socket_may_be_registered_before_bind(backend: Backend) -> io::R
 #[for_every_backend]
 fn d7_conditions_outside_the_filter_never_show(backend: Backend) -> io::Result<()> {
     let port = port(backend)?;
-    for kind in Kind::streams() {
+    for kind in Kind::all() {
         for filter in filters() {
             let fresh = kind.pair()?;
-            assert_eq!(
-                look(&port, &fresh.ours, filter)?,
-                told(Events::OUT, filter),
-                "{kind}"
-            );
+            let expect = |events| -> io::Result<()> {
+                let shown = look(&port, &fresh.ours, filter)?;
+                assert_eq!(shown, told(events, filter), "{kind}");
+                Ok(())
+            };
+            expect(Events::OUT)?;
             fresh.send()?;
-            let events = Events::IN | Events::OUT;
-            assert_eq!(
-                look(&port, &fresh.ours, filter)?,
-                told(events, filter),
-                "{kind}"
-            );
+            expect(Events::IN | Events::OUT)?;
+            if !kind.is_stream() {
+                continue;
+            }
             if !end_shows_behind_data() {
                 fresh.drain()?;
             }
             fresh.theirs.shutdown(Shutdown::Write)?;
             wait_readiness(&fresh.ours, PollFlags::RDHUP);
-            let events = Events::IN | Events::OUT | Events::HANGUP;
-            assert_eq!(
-                look(&port, &fresh.ours, filter)?,
-                told(events, filter),
-                "{kind}"
-            );
-        }
-    }
-    for kind in Kind::datagrams() {
-        for filter in filters() {
-            let fresh = kind.pair()?;
-            assert_eq!(
-                look(&port, &fresh.ours, filter)?,
-                told(Events::OUT, filter),
-                "{kind}"
-            );
-            fresh.send()?;
-            let events = Events::IN | Events::OUT;
-            assert_eq!(
-                look(&port, &fresh.ours, filter)?,
-                told(events, filter),
-                "{kind}"
-            );
+            expect(Events::IN | Events::OUT | Events::HANGUP)?;
         }
     }
     Ok(())
