@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::readiness::Phase;
-use super::slot::connections::Node;
 use super::{Event, Held, Id, Interest, Port, Source};
 use crate::{EventFilter, Events, backend, os};
 
@@ -175,10 +174,8 @@ fn no_answer() -> io::Error {
 
 /// What has come of a connect.
 #[cold]
-pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> Event<T, M> {
-    node.readiness.phase = Phase::Open;
-    // Asking for its socket may panic, and closes it then.
-    let held = Held::from_node(node);
+pub(super) fn outcome<T: Source, M>(mut held: Held<T>, events: Events) -> Event<T, M> {
+    held.split().1.phase = Phase::Open;
     let error = SockRef::from(&held.socket()).take_error();
     match error {
         Ok(None) if !events.contains(Events::ERR) => Event::Connected(held),
@@ -189,17 +186,13 @@ pub(super) fn outcome<T: Source, M>(mut node: Box<Node<T>>, events: Events) -> E
 
 /// What it waited for did not come in time. That may be another condition, of one that is there; or it has come just now.
 #[cold]
-pub(super) fn not_in_time<T: Source, M>(
-    mut node: Box<Node<T>>,
-    filter: EventFilter,
-) -> Event<T, M> {
-    let events = backend::conditions(node.readiness.socket(), EventFilter::OUT);
+pub(super) fn not_in_time<T: Source, M>(mut held: Held<T>, filter: EventFilter) -> Event<T, M> {
+    let events = backend::conditions(held.readiness().socket(), EventFilter::OUT);
     let has_come = filter.contains(EventFilter::OUT) && !events.is_empty();
     if has_come || events.contains(Events::ERR) {
-        return outcome(node, events);
+        return outcome(held, events);
     }
-    node.readiness.phase = Phase::Open;
-    let held = Held::from_node(node);
+    held.split().1.phase = Phase::Open;
     match events.is_empty() {
         true => Event::Unconnected(held, no_answer()),
         false => Event::TimedOut(held),

@@ -9,7 +9,7 @@ use socket2::SockRef;
 
 use crate::owned::port::Shared;
 use crate::owned::readiness::Phase;
-use crate::owned::slot::connections::{NEVER, Node};
+use crate::owned::slot::connections::NEVER;
 use crate::owned::slot::record::Reasons;
 use crate::owned::{Held, Interest, Source, Worker};
 
@@ -85,14 +85,12 @@ impl<T: Source, M> Worker<T, M> {
 #[cold]
 pub(super) fn on_event<T: Source, M>(
     shared: &Shared<T, M>,
-    node: Box<Node<T>>,
+    held: Held<T>,
     reason: Option<Reasons>,
 ) {
-    let place = shared.connections.slots.get(node.token);
+    let place = shared.connections.slots.get(held.id().0);
     let deadline = place.map_or(NEVER, |place| place.deadline);
     let is_late = deadline <= shared.deadlines.now();
-    // Asking for its socket may panic, and closes it then.
-    let held = Held::from_node(node);
     let is_over = match reason {
         // A peer that never stops sending is ready each time.
         None => is_late || discard(&SockRef::from(&held.socket())),

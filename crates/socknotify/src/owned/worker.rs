@@ -11,7 +11,7 @@ use super::linger;
 use super::messages::Message;
 use super::port::Shared;
 use super::readiness::Phase;
-use super::slot::connections::{Looked, Node, Resident, ToDo, Wish, drop_all};
+use super::slot::connections::{Looked, Resident, ToDo, Wish, drop_all};
 use super::slot::listener::{Listener, MAX_FAILED, PAUSE, Stop};
 use super::slot::packet::{Packet, is_to_take};
 use super::slot::record::Reasons;
@@ -586,32 +586,30 @@ fn gather(polls: &mut Polls, registrations: &mut Vec<Registration<'static>>, to_
 /// The event of a connection that was taken for another reason than an event, or is connecting.
 #[cold]
 fn other_event<T: Source, M>(
-    node: Box<Node<T>>,
+    held: Held<T>,
     reason: Option<Reasons>,
     events: Events,
     filter: EventFilter,
 ) -> Event<T, M> {
     match reason {
-        None if node.readiness.phase == Phase::Connecting => connect::outcome(node, events),
-        None => Event::Ready(Held::from_node(node), events),
-        Some(Reasons::BUFFERED) => Event::Ready(Held::from_node(node), Events::IN),
-        Some(Reasons::TIMED_OUT)
-            if filter.contains(EventFilter::IN) && node.value.has_buffered() =>
-        {
-            Event::Ready(Held::from_node(node), Events::IN)
+        None if held.readiness().phase == Phase::Connecting => connect::outcome(held, events),
+        None => Event::Ready(held, events),
+        Some(Reasons::BUFFERED) => Event::Ready(held, Events::IN),
+        Some(Reasons::TIMED_OUT) if filter.contains(EventFilter::IN) && held.has_buffered() => {
+            Event::Ready(held, Events::IN)
         }
         Some(Reasons::TIMED_OUT) => {
             // A condition may have held first, and its report be on the way still.
-            match backend::conditions(node.readiness.socket(), filter) {
-                events if !events.is_empty() => other_event(node, None, events, filter),
-                _ if node.readiness.phase == Phase::Connecting => {
-                    connect::not_in_time(node, filter)
+            match backend::conditions(held.readiness().socket(), filter) {
+                events if !events.is_empty() => other_event(held, None, events, filter),
+                _ if held.readiness().phase == Phase::Connecting => {
+                    connect::not_in_time(held, filter)
                 }
-                _ => Event::TimedOut(Held::from_node(node)),
+                _ => Event::TimedOut(held),
             }
         }
-        Some(Reasons::DRAINING) => Event::Draining(Held::from_node(node)),
-        Some(_) => Event::Cancelled(Held::from_node(node)),
+        Some(Reasons::DRAINING) => Event::Draining(held),
+        Some(_) => Event::Cancelled(held),
     }
 }
 
@@ -630,16 +628,16 @@ impl<T: Source, M> Shared<T, M> {
         };
         let filter = place.record.filter();
         drop(place);
+        // Where its own code panics, it is closed.
+        let held = Held::from_node(node);
         let events = packet.events();
-        match reason {
-            None if node.readiness.phase == Phase::Open => {
-                Some(Event::Ready(Held::from_node(node), events))
-            }
-            reason if node.readiness.phase == Phase::Lingering => {
-                linger::on_event(self, node, reason);
+        match (held.readiness().phase, reason) {
+            (Phase::Open, None) => Some(Event::Ready(held, events)),
+            (Phase::Lingering, reason) => {
+                linger::on_event(self, held, reason);
                 None
             }
-            reason => Some(other_event(node, reason, events, filter)),
+            (_, reason) => Some(other_event(held, reason, events, filter)),
         }
     }
 

@@ -1,12 +1,14 @@
 //! Connections that have read ahead: what is in their buffers is not in their sockets.
 
 use std::io::{self, BufRead, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::Socket;
 use socknotify::owned::{BorrowedSocket, Buffered, Event, Held, Interest, Port, Serving, Source};
-use socknotify::{Backend, Events};
+use socknotify::{Backend, Error, Events};
 
 use crate::support::{PATIENCE, Pair, port_with};
 
@@ -156,4 +158,53 @@ fn one_that_has_much_keeps_no_other_waiting(backend: Backend) -> io::Result<()> 
         assert!(has_drained.load(Ordering::SeqCst), "it was told");
         Ok(())
     })
+}
+
+/// It is asked when it is armed, and when its deadline has passed.
+#[for_every_backend]
+fn one_that_panics_when_it_is_asked_is_closed(backend: Backend) -> io::Result<()> {
+    struct Fragile(Socket, Arc<AtomicBool>);
+
+    impl Source for Fragile {
+        fn socket(&self) -> BorrowedSocket<'_> {
+            self.0.socket()
+        }
+
+        fn has_buffered(&self) -> bool {
+            if self.1.load(Ordering::SeqCst) {
+                resume_unwind(Box::new("a fault"));
+            }
+            false
+        }
+    }
+
+    for by_deadline in [true, false] {
+        let port: Port<Fragile> = Port::from(port_with(backend, 1)?);
+        let mut worker = port.worker(1);
+        let panics = Arc::new(AtomicBool::new(false));
+        let Pair {
+            ours,
+            theirs: _theirs,
+        } = Pair::unix()?;
+        let held = port.adopt(Fragile(ours, Arc::clone(&panics)))?;
+        let interest = Interest::IN.within(Duration::from_millis(1));
+        let outcome = match by_deadline {
+            true => {
+                worker.arm(held, interest);
+                assert_eq!(worker.process(Some(PATIENCE))?, 1);
+                panics.store(true, Ordering::SeqCst);
+                catch_unwind(AssertUnwindSafe(|| drop(worker.take())))
+            }
+            false => {
+                panics.store(true, Ordering::SeqCst);
+                catch_unwind(AssertUnwindSafe(|| worker.arm(held, interest)))
+            }
+        };
+        assert!(outcome.is_err());
+        assert_eq!(port.connections(), 0);
+        // Nothing is left to wait for.
+        port.drain(PATIENCE);
+        assert_eq!(worker.process(Some(PATIENCE)), Err(Error::Closed));
+    }
+    Ok(())
 }

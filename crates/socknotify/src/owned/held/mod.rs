@@ -51,6 +51,11 @@ impl<T> Held<T> {
         &self.node().connections
     }
 
+    #[inline]
+    pub(in crate::owned) fn readiness(&self) -> &Readiness {
+        &self.node().readiness
+    }
+
     /// The connection, and its [`Readiness`]: receive and send through that to save a system call when it is armed
     /// again.
     #[inline]
