@@ -38,7 +38,7 @@ const THREAD: u64 = 1 << 32;
 const WAITING: u64 = 1;
 
 impl Crew {
-    /// While the system starts no thread, try again this often.
+    /// While the system starts no thread, try again this often. A thread that stays looks no more often whether it is one too many.
     pub const RETRY: Duration = Duration::from_millis(100);
 
     /// A crew without threads, of which there may be this many, for a port with this concurrency value.
@@ -185,7 +185,7 @@ impl Crew {
     /// How long a thread waits next that has waited in vain and does not end: the only one for ever, since it stays. Beside others
     /// it has to look again: it is one too many when those that block now wait again.
     pub fn next_timeout(&self, idle: Duration) -> Option<Duration> {
-        (self.threads() > 1).then_some(idle)
+        (self.threads() > 1).then_some(idle.max(Self::RETRY))
     }
 
     /// A thread has ended with the others, and does not count any more.
@@ -277,6 +277,17 @@ mod tests {
             assert!(!crew.needs_another());
         }
         assert_eq!((crew.threads(), crew.waiting()), (51, 1));
+    }
+
+    /// Beside a handler that blocks, for however long.
+    #[test]
+    fn the_last_one_that_waits_is_not_busy_with_it() {
+        let crew = Crew::new(2, 8, None);
+        (0..2).for_each(|_| _ = crew.start());
+        assert!(!crew.begin_work() && !crew.ends());
+        assert_eq!(crew.next_timeout(Duration::ZERO), Some(Crew::RETRY));
+        let long = 2 * Crew::RETRY;
+        assert_eq!(crew.next_timeout(long), Some(long));
     }
 
     #[test]
