@@ -8,7 +8,7 @@ use std::{fmt, io};
 use super::port::{Panic, Port, Shared};
 use super::slot::connections::drop_all;
 use super::slot::packet::Packet;
-use super::time::timers::{Action, Make, TimerId};
+use super::time::timers::{Action, Make, Maker, TimerId};
 use super::{Event, Held, Id};
 use crate::files::Reason;
 use crate::support::lock::lock;
@@ -81,12 +81,21 @@ fn of_result<T, M>(result: Result<M, Panic>) -> Event<T, M> {
     }
 }
 
-/// Call the function of a timer, unless that was cancelled, or another thread still makes the message before.
-fn call<M>(make: &Weak<Make<M>>) -> Option<Result<M, Panic>> {
-    let make = make.upgrade()?;
+/// Call the function of a timer, unless that was cancelled, another thread still makes the message before, or that was made after
+/// this one was due.
+fn call<M>(due: &Weak<Make<M>>) -> Option<Result<M, Panic>> {
+    let make = due.upgrade()?;
     // It is not poisoned: no panic leaves it.
-    let free = make.try_lock().ok();
-    let made = free.map(|mut make| catch_unwind(AssertUnwindSafe(&mut *make)));
+    let made = make.try_lock().ok().and_then(|mut maker| {
+        if maker.late > 0 {
+            maker.late -= 1;
+            return None;
+        }
+        let made = catch_unwind(AssertUnwindSafe(&mut maker.make));
+        // All but this one.
+        maker.late = Arc::weak_count(&make).saturating_sub(1);
+        Some(made)
+    });
     // It may have been cancelled meanwhile, and dropping it runs the caller's code.
     drop_all([make]);
     made
@@ -228,13 +237,13 @@ impl<T, M> Port<T, M> {
     {
         let period = period.clamp(Duration::from_millis(1), FAR);
         let begin = Instant::now();
-        let make = Arc::new(Mutex::new(make));
+        let make = Arc::new(Mutex::new(Maker { late: 0, make }));
         let action = Action::SendEvery(Arc::clone(&make) as _, period, begin + period);
         let timer = self.shared.set_timer(begin + period, action);
         timer.map_err(|action| {
             drop(action);
             let make = Arc::into_inner(make).expect("there is no timer");
-            SendError(make.into_inner().expect("it was not called"))
+            SendError(make.into_inner().expect("it was not called").make)
         })
     }
 

@@ -22,7 +22,13 @@ struct Timer<M> {
 }
 
 /// Makes a message for each period. It runs the caller's code: with no other lock.
-pub(in crate::owned) type Make<M> = Mutex<dyn FnMut() -> M + Send>;
+pub(in crate::owned) type Make<M> = Mutex<Maker<dyn FnMut() -> M + Send>>;
+
+pub(in crate::owned) struct Maker<F: ?Sized> {
+    /// How many were in the queue when the last message was made: that one stands for them.
+    pub(in crate::owned) late: usize,
+    pub(in crate::owned) make: F,
+}
 
 /// What to do when a timer is due.
 pub(in crate::owned) enum Action<M> {
