@@ -405,7 +405,8 @@ impl Builder {
         self
     }
 
-    /// How long a thread waits for a task before it ends, while another one waits, too.
+    /// How long a thread waits for a task before it ends, while another one waits, too. One that has to stay looks again after a
+    /// tenth of a second at the earliest.
     pub fn idle(mut self, time: Duration) -> Self {
         self.crew.idle = time;
         self

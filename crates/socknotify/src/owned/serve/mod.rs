@@ -67,7 +67,8 @@ impl Serving {
         self
     }
 
-    /// How long a thread waits for an event before it ends, while another one waits, too.
+    /// How long a thread waits for an event before it ends, while another one waits, too. One that has to stay looks again after a
+    /// tenth of a second at the earliest.
     pub fn idle(mut self, time: Duration) -> Self {
         self.idle = time;
         self
