@@ -655,6 +655,8 @@ fn a_stuck_handler_is_left_behind_when_the_time_has_passed(backend: Backend) -> 
         assert_eq!(left[0].thread.name.as_deref(), Some("stuck"));
         assert_eq!(is_dropped.try_recv(), Err::<(), _>(TryRecvError::Empty));
         assert!(port.send(2).is_err(), "it is closed");
+        wait_until("the others have ended", || port.serving().threads == 1);
+        assert_eq!(port.serving().waiting, 0);
         // Its thread ends when it does, and drops what it has kept.
         end.send(()).expect("it waits");
         assert_eq!(is_dropped.recv(), Err(RecvError));

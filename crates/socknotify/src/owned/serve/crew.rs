@@ -188,9 +188,10 @@ impl Crew {
         (self.threads() > 1).then_some(idle.max(Self::RETRY))
     }
 
-    /// A thread has ended with the others, and does not count any more.
+    /// A thread has ended with the others, and does not count any more, nor as one that waits, as it did when it learned of that.
     pub fn ended(&self) {
-        self.counts.fetch_sub(THREAD, Ordering::SeqCst);
+        let end = |counts| counts - THREAD - WAITING * u64::from(split(counts).1 > 0);
+        self.change(|_, _| true, end);
     }
 
     /// Whether the system has refused to start the last thread that was needed.
