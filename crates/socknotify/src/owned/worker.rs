@@ -687,8 +687,10 @@ impl<T: Source, M> Drop for Worker<T, M> {
         }
         self.release();
         self.end_work();
-        // If the port is closed, nobody else takes these.
-        drop_all(std::iter::from_fn(|| self.take()));
+        // If the port is closed, nobody else takes these. To take one may run the caller's code.
+        while !self.left.is_empty() {
+            drop_all([catch_unwind(AssertUnwindSafe(|| self.take()))]);
+        }
     }
 }
 
@@ -803,6 +805,42 @@ mod tests {
             }
         }
         assert_eq!((ready, timed_out), (66, 34));
+        assert_eq!(port.connections(), 0);
+        Ok(())
+    }
+
+    /// The port is being closed, and its connections are still in it. A panic may be what drops the worker: a second one would end the
+    /// process.
+    #[test]
+    fn a_worker_is_dropped_though_asking_a_connection_panics() -> std::io::Result<()> {
+        struct Fragile(TcpStream);
+
+        impl Source for Fragile {
+            fn socket(&self) -> crate::owned::BorrowedSocket<'_> {
+                self.0.socket()
+            }
+
+            fn has_buffered(&self) -> bool {
+                // Not when it is armed.
+                if self.0.nodelay().is_ok_and(|it| it) {
+                    std::panic::resume_unwind(Box::new("a fault"));
+                }
+                false
+            }
+        }
+
+        let port = Port::<Fragile, u32>::with_messages()?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let _peer = TcpStream::connect(listener.local_addr()?)?;
+        let ours = listener.accept()?.0;
+        let same = ours.try_clone()?;
+        let mut worker = port.worker(4);
+        let interest = Interest::IN.within(Duration::from_millis(1));
+        worker.arm(port.adopt(Fragile(ours))?, interest);
+        assert_eq!(worker.process(PATIENCE)?, 1);
+        same.set_nodelay(true)?;
+        port.shared.connections.port.close();
+        drop(worker);
         assert_eq!(port.connections(), 0);
         Ok(())
     }
