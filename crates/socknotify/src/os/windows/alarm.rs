@@ -1,12 +1,13 @@
 //! [`Alarm`]: a thread pool's timer that posts a packet.
 
 use std::io;
+use std::mem::ManuallyDrop;
+use std::os::windows::io::{FromRawHandle, OwnedHandle};
 use std::ptr::null;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use windows_sys::Win32::Foundation::{FILETIME, HANDLE};
-use windows_sys::Win32::System::IO::PostQueuedCompletionStatus;
+use windows_sys::Win32::Foundation::FILETIME;
 use windows_sys::Win32::System::Threading::{
     CloseThreadpool, CloseThreadpoolTimer, CreateThreadpool, CreateThreadpoolTimer,
     PTP_CALLBACK_INSTANCE, PTP_POOL, PTP_TIMER, SetThreadpoolThreadMaximum,
@@ -20,7 +21,8 @@ use crate::Error;
 use crate::support::lock::lock;
 
 struct Destination {
-    port: HANDLE,
+    /// The handle is not closed with this.
+    port: ManuallyDrop<KernelPort>,
     key: usize,
 }
 
@@ -45,7 +47,9 @@ impl Alarm {
             Size: size_of::<TP_CALLBACK_ENVIRON_V3>() as u32,
             ..TP_CALLBACK_ENVIRON_V3::default()
         };
-        let port = port.handle();
+        // SAFETY: the handle is open for longer than the alarm is there, and not closed by this.
+        let port = unsafe { OwnedHandle::from_raw_handle(port.handle()) };
+        let port = ManuallyDrop::new(KernelPort::from_handle(port));
         let destination = Box::into_raw(Box::new(Destination { port, key }));
         // SAFETY: the destination lives until no callback can come any more.
         let timer = unsafe { CreateThreadpoolTimer(Some(ring), destination.cast(), &environment) };
@@ -120,7 +124,7 @@ fn pool() -> io::Result<PTP_POOL> {
     Ok(*pool)
 }
 
-/// Called by a thread of the pool.
+/// Called by a thread of the pool. The packet must come: who waits for it sets no other alarm for what is due later.
 unsafe extern "system" fn ring(
     _instance: PTP_CALLBACK_INSTANCE,
     destination: *mut core::ffi::c_void,
@@ -129,6 +133,6 @@ unsafe extern "system" fn ring(
     // SAFETY: it lives until no call can come any more; the port does too.
     unsafe {
         let destination = &*destination.cast::<Destination>();
-        PostQueuedCompletionStatus(destination.port, 0, destination.key, null());
+        destination.port.insist(destination.key, 0);
     }
 }
