@@ -273,6 +273,190 @@ mod https {
     }
 }
 
+#[cfg(feature = "websocket")]
+mod websocket {
+    use std::net::TcpStream;
+
+    use tungstenite::protocol::frame::Frame;
+    use tungstenite::protocol::frame::coding::{Data, OpCode};
+    use tungstenite::{Error, Message, WebSocket};
+
+    use super::*;
+
+    const HANDSHAKE: &str = "GET /rooms/a HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n\
+        Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+    fn start() -> io::Result<Example> {
+        Example::start(env!("CARGO_BIN_EXE_websocket"), &[])
+    }
+
+    fn join(server: &Example, room: &str) -> io::Result<WebSocket<TcpStream>> {
+        let uri = format!("ws://{}/rooms/{room}", server.address);
+        let joined = tungstenite::client(uri, server.connect()?);
+        let (mut member, _) = joined.map_err(io::Error::other)?;
+        assert_eq!(text(&mut member), "welcome");
+        Ok(member)
+    }
+
+    #[track_caller]
+    fn text(member: &mut WebSocket<TcpStream>) -> String {
+        let message = member.read().expect("it is told");
+        message.into_text().expect("it is text").to_string()
+    }
+
+    /// What it answers to a request that is the last, from its status on.
+    fn answer(server: &Example, head: &str, body: &[u8]) -> io::Result<String> {
+        let mut client = server.connect()?;
+        let length = body.len();
+        let head = format!("{head}\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}");
+        client.write_all(&[head.as_bytes(), b"\r\n\r\n", body].concat())?;
+        let mut text = String::new();
+        client.read_to_string(&mut text)?;
+        Ok(text["HTTP/1.1 ".len()..].to_owned())
+    }
+
+    /// How many members it says there are.
+    fn post(server: &Example, room: &str, text: &str) -> io::Result<usize> {
+        let answer = answer(
+            server,
+            &format!("POST /rooms/{room} HTTP/1.1"),
+            text.as_bytes(),
+        )?;
+        let count = answer.trim_end().rsplit_once("members: ");
+        Ok(count.expect("it says so").1.parse().expect("a number"))
+    }
+
+    #[test]
+    fn members_and_requests_talk_to_a_room() -> io::Result<()> {
+        let server = start()?;
+        let (mut one, mut two) = (join(&server, "a")?, join(&server, "a")?);
+        let mut other = join(&server, "b")?;
+        assert_eq!(post(&server, "a", "from outside")?, 2);
+        assert_eq!(post(&server, "b", "to another")?, 1);
+        assert_eq!(post(&server, "c", "to nobody")?, 0);
+        one.send("from one".into()).expect("it is taken");
+        for member in [&mut one, &mut two] {
+            assert_eq!(text(member), "from outside");
+            assert_eq!(text(member), "from one");
+        }
+        assert_eq!(text(&mut other), "to another");
+        // The answer to a close frame.
+        one.close(None).expect("it is taken");
+        assert!(matches!(one.read(), Ok(Message::Close(None))));
+        assert!(matches!(one.read(), Err(Error::ConnectionClosed)));
+        drop((two, other));
+        interrupt(server)
+    }
+
+    #[test]
+    fn a_frame_that_comes_with_the_handshake_is_told() -> io::Result<()> {
+        let server = start()?;
+        let mut client = server.connect()?;
+        let mut bytes = HANDSHAKE.as_bytes().to_vec();
+        let mut frame = Frame::message("first", OpCode::Data(Data::Text), true);
+        frame.header_mut().mask = Some([1, 2, 3, 4]);
+        frame.format(&mut bytes).expect("memory takes everything");
+        client.write_all(&bytes)?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(0);
+            let end = head.len() - 1;
+            client.read_exact(&mut head[end..])?;
+        }
+        let head = String::from_utf8(head).expect("text").to_lowercase();
+        assert!(head.starts_with("http/1.1 101 "), "{head}");
+        let accept = "\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n";
+        assert!(head.contains(accept), "{head}");
+        expect(&client, b"\x81\x07welcome\x81\x05first");
+        drop(client);
+        interrupt(server)
+    }
+
+    #[test]
+    fn pings_are_answered() -> io::Result<()> {
+        let server = start()?;
+        let mut member = join(&server, "a")?;
+        let ping = Message::Ping("what".into());
+        member.send(ping).expect("it is taken");
+        let pong = member.read().expect("it is answered");
+        assert_eq!(pong, Message::Pong("what".into()));
+        drop(member);
+        interrupt(server)
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() -> io::Result<()> {
+        let server = start()?;
+        for (request, body, status) in [
+            ("GET /", &b""[..], "200"),
+            ("GET /rooms/a/b", b"", "404"),
+            ("DELETE /rooms/a", b"", "405"),
+            ("POST /rooms/a", b"\xff", "400"),
+            ("POST /rooms/a", &[b'a'; 20_000], "413"),
+        ] {
+            let answer = answer(&server, &format!("{request} HTTP/1.1"), body)?;
+            assert!(answer.starts_with(status), "{request}: {answer}");
+        }
+        for line in [
+            "Upgrade: websocket\r\n",
+            "Connection: Upgrade\r\n",
+            "Sec-WebSocket-Version: 13\r\n",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+        ] {
+            let handshake = HANDSHAKE.replace(line, "");
+            let mut client = server.connect()?;
+            client.write_all(handshake.as_bytes())?;
+            expect(&client, b"HTTP/1.1 400 ");
+        }
+        let mut member = join(&server, "a")?;
+        // It is not read to its end.
+        let _ = member.send("a".repeat(20_000).into());
+        assert!(matches!(
+            member.read(),
+            Ok(Message::Close(None)) | Err(Error::Io(_))
+        ));
+        interrupt(server)
+    }
+
+    #[test]
+    fn a_member_that_does_not_read_is_dropped_while_others_go_on() -> io::Result<()> {
+        /// More than fits in the buffers of a connection, and in the queue.
+        const MOST: usize = 4_096;
+        let server = start()?;
+        let (slow, mut other) = (join(&server, "a")?, join(&server, "a")?);
+        let message = "x".repeat(16 << 10);
+        let (begin, mut told) = (Instant::now(), 0);
+        while post(&server, "a", &message)? == 2 {
+            assert_eq!(text(&mut other), message);
+            told += 1;
+            assert!(told < MOST, "it is not dropped");
+        }
+        assert_eq!(text(&mut other), message);
+        assert!(begin.elapsed() < PATIENCE, "the others waited for it");
+        let received = io::copy(&mut slow.into_inner(), &mut io::sink())?;
+        let most = told * message.len();
+        assert!((1..most as u64).contains(&received), "{received} of {most}");
+        assert_eq!(post(&server, "a", "more")?, 1);
+        assert_eq!(text(&mut other), "more");
+        drop(other);
+        interrupt(server)
+    }
+
+    #[test]
+    fn members_are_told_when_it_ends() -> io::Result<()> {
+        let mut server = start()?;
+        let (one, two) = (join(&server, "a")?, join(&server, "b")?);
+        signal(&server, rustix::process::Signal::TERM)?;
+        for mut member in [one, two] {
+            assert!(matches!(member.read(), Ok(Message::Close(None))));
+            assert!(matches!(member.read(), Err(Error::ConnectionClosed)));
+        }
+        let status = server.process.wait()?;
+        assert!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
 fn signal(server: &Example, signal: rustix::process::Signal) -> io::Result<()> {
     let process = rustix::process::Pid::from_child(&server.process);
     Ok(rustix::process::kill_process(process, signal)?)

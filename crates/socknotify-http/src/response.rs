@@ -118,6 +118,9 @@ impl ResponseBody {
     /// those that there [may be](socknotify::owned::Serving::threads), and at the end it is waited for: for a connection that stays,
     /// `call` starts a thread of its own. With another status, for a request of HTTP/1.0, or if the request has a body that the client
     /// does not send to its end, it is an error of the handler's, and the client gets 500.
+    ///
+    /// The example `websocket` of the repository's `socknotify-examples` has websockets by `tungstenite`.
+    #[doc(alias = "websocket")]
     pub fn upgrade(call: impl FnOnce(Upgraded) + Send + 'static) -> Self {
         ResponseBody(Kind::Upgrade(Box::new(call)))
     }
