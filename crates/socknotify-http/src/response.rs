@@ -14,10 +14,9 @@ use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, TRANSFER_ENCO
 use http::response::Parts;
 use http::{StatusCode, Version};
 
-use crate::head::lists;
 use crate::server::{Running, Shared};
 use crate::wire::Wire;
-use crate::{Response, date};
+use crate::{Response, date, head::lists};
 
 /// Bytes of up to this many go out with their head, in one call.
 const TOGETHER: usize = 64 << 10;
