@@ -241,9 +241,15 @@ impl<T: AsSource> Async<T> {
     }
 
     fn poll_waits(&self, cx: &mut Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
-        ready!(context::spend(cx));
-        self.doubt(direction)?;
-        self.source.poll(cx, direction).map_ok(drop)
+        let polled = match self.doubt(direction) {
+            Ok(()) => self.source.poll(cx, direction).map_ok(drop),
+            Err(error) => Poll::Ready(Err(error)),
+        };
+        // To wait is no operation: a task may wait for more sockets than its poll has of these.
+        if polled.is_ready() {
+            ready!(context::spend(cx));
+        }
+        polled
     }
 
     /// Runs an operation that receives, whenever the socket may be readable, until it does not fail with
@@ -347,14 +353,17 @@ impl<T: AsSource> Async<T> {
         direction: Direction,
         mut operation: impl FnMut(&T, Drained<'_>) -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
-        ready!(context::spend(cx));
         loop {
             let Poll::Ready(seen) = self.source.poll(cx, direction) else {
                 if !self.source.is_registered(direction) {
-                    self.register_when_polled(cx, direction)?;
+                    if let Err(error) = self.register_when_polled(cx, direction) {
+                        return context::spend(cx).map(|()| Err(error));
+                    }
                 }
                 return Poll::Pending;
             };
+            // As above.
+            ready!(context::spend(cx));
             let seen = seen?;
             let drained = Drained(&self.source, direction, seen);
             match self.attempt(direction, seen, |io| operation(io, drained)) {

@@ -691,6 +691,35 @@ fn an_executor_inside_of_a_task_goes_on() -> io::Result<()> {
     Ok(())
 }
 
+/// It waits for more sockets than its poll has operations.
+#[test]
+fn a_task_that_waits_for_many_sockets_sees_the_last_one() -> io::Result<()> {
+    run(async {
+        let bind = |_| TcpListener::bind("127.0.0.1:0");
+        let listeners: Vec<_> = (0..140).map(bind).collect::<io::Result<_>>()?;
+        let address = listeners[139].local_addr()?;
+        let connects = spawn(async move {
+            sleep(Duration::from_millis(20)).await;
+            TcpStream::connect(address).await
+        });
+        let mut polls = 0;
+        poll_fn(|cx| {
+            polls += 1;
+            let mut all = listeners.iter().map(|it| it.as_async().poll_readable(cx));
+            all.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await?;
+        let accepts = |cx: &mut Context<'_>| {
+            let mut all = listeners.iter().map(|it| it.poll_accept(cx));
+            all.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        };
+        poll_fn(accepts).await?;
+        drop(connects.await??);
+        assert!(polls < 20, "{polls}");
+        Ok(())
+    })
+}
+
 #[cfg(unix)]
 #[test]
 fn a_fresh_socket_is_not_readable_before_anything_has_come() -> io::Result<()> {
