@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::mem::ManuallyDrop;
 #[cfg(unix)]
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use crate::shared::Shared;
@@ -48,13 +50,11 @@ impl Role {
 
 /// How many operations a poll may do before it lets others go on.
 const BUDGET: u32 = 128;
-/// How often it is then told to return. One that does not may be in an executor inside of the task, which cannot.
-const REFUSALS: u32 = 128;
 
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
     static ROLE: Cell<Option<Role>> = const { Cell::new(None) };
-    /// What is left to the task that is polled: operations, and then refusals.
+    /// How many operations are left to the task that is polled.
     static LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
     /// What is in its waker.
     static POLLED: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
@@ -196,7 +196,7 @@ pub(crate) fn leave_task(runtime: usize) {
 /// A task is polled next, or the future of `block_on`, which has this waker. Neither panics as it is woken.
 #[inline]
 pub(crate) fn begin_poll(waker: &Waker) {
-    LEFT.set(BUDGET + REFUSALS);
+    LEFT.set(BUDGET);
     POLLED.set(waker.data());
 }
 
@@ -236,7 +236,7 @@ pub(crate) fn next_put_off() -> Option<(Arc<Source>, RawFd)> {
 /// The task that was polled last has used up its budget.
 #[inline]
 pub(crate) fn is_spent() -> bool {
-    LEFT.get() <= REFUSALS
+    LEFT.get() == 0
 }
 
 /// An operation is about to be done in no task. Says once if that is on a worker of tokio's: whoever spawned there, as `axum::serve`
@@ -244,7 +244,6 @@ pub(crate) fn is_spent() -> bool {
 #[cfg(debug_assertions)]
 fn warn_of_tokio() {
     use std::io::Write;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     static WARNED: AtomicBool = AtomicBool::new(false);
     if WARNED.load(Ordering::Relaxed) || current().is_some() {
@@ -262,21 +261,30 @@ fn warn_of_tokio() {
 }
 
 /// An operation is about to be done. When its task has done many in this poll, it is woken, and is to return.
+///
+/// Whoever was told so is not told again at the next try: what is polled before it, in the same task, may use up the budget of each
+/// poll; and an executor inside of the task cannot return.
 #[inline]
-pub(crate) fn spend(cx: &Context<'_>) -> Poll<()> {
+pub(crate) fn spend(cx: &Context<'_>, was_refused: &AtomicBool) -> Poll<()> {
     let left = LEFT.try_with(Cell::get).unwrap_or(u32::MAX);
     if left == u32::MAX {
         #[cfg(debug_assertions)]
         warn_of_tokio();
         return Poll::Ready(());
     }
-    LEFT.set(match left {
-        0 => BUDGET + REFUSALS,
-        _ => left - 1,
-    });
-    if left > REFUSALS {
+    if left > 0 {
+        LEFT.set(left - 1);
+        return Poll::Ready(());
+    }
+    if was_refused.fetch_xor(true, Ordering::Relaxed) {
         return Poll::Ready(());
     }
     cx.waker().wake_by_ref();
     Poll::Pending
+}
+
+/// The same, by a future.
+pub(crate) async fn spends() {
+    let was_refused = AtomicBool::new(false);
+    poll_fn(|cx| spend(cx, &was_refused)).await;
 }

@@ -6,6 +6,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -50,6 +51,8 @@ pub struct File {
     shared: Arc<Shared>,
     /// Where the traits read.
     offset: u64,
+    /// For [`context::spend`].
+    was_refused: AtomicBool,
     reads: Option<Pending>,
     /// What they have read, and what of it was not taken.
     bytes: Vec<u8>,
@@ -85,6 +88,7 @@ impl File {
             file: adopted?.map_err(|(_, error)| error)?,
             shared,
             offset: 0,
+            was_refused: AtomicBool::new(false),
             reads: None,
             bytes: Vec::new(),
             left: 0..0,
@@ -133,7 +137,7 @@ impl File {
 
     async fn perform(&self, operation: FileOperation) -> (io::Result<usize>, Vec<u8>) {
         // One that fails at once is tried again, maybe for ever.
-        poll_fn(|cx| context::spend(cx)).await;
+        context::spends().await;
         let mut pending = match Pending::begin(&self.shared, operation) {
             Ok(pending) => pending,
             Err((error, buffer)) => return (Err(error), buffer),
@@ -161,7 +165,10 @@ impl AsyncRead for File {
         cx: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(context::spend(cx));
+        // What was begun has counted.
+        if self.reads.is_none() {
+            ready!(context::spend(cx, &self.was_refused));
+        }
         let this = self.get_mut();
         while this.left.is_empty() && !buffer.is_empty() {
             if this.reads.is_none() {
@@ -197,7 +204,7 @@ impl AsyncSeek for File {
         cx: &mut Context<'_>,
         to: SeekFrom,
     ) -> Poll<io::Result<u64>> {
-        ready!(context::spend(cx));
+        ready!(context::spend(cx, &self.was_refused));
         let this = self.get_mut();
         let offset = match to {
             SeekFrom::Start(offset) => Some(offset),

@@ -208,7 +208,7 @@ impl<T: AsSource> Async<T> {
 
     async fn waits(&self, direction: Direction) -> io::Result<()> {
         // Who has spent its budget would otherwise try in vain, and wait for nothing, again and again.
-        poll_fn(|cx| context::spend(cx)).await;
+        context::spends().await;
         self.doubt(direction)?;
         self.ready(direction).await.map(drop)
     }
@@ -247,7 +247,7 @@ impl<T: AsSource> Async<T> {
         };
         // To wait is no operation: a task may wait for more sockets than its poll has of these.
         if polled.is_ready() {
-            ready!(context::spend(cx));
+            ready!(self.source.spend(cx, direction));
         }
         polled
     }
@@ -314,7 +314,7 @@ impl<T: AsSource> Async<T> {
         direction: Direction,
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> io::Result<R> {
-        poll_fn(|cx| context::spend(cx)).await;
+        context::spends().await;
         loop {
             let seen = self.ready(direction).await?;
             match self.attempt(direction, seen, &mut operation) {
@@ -357,13 +357,13 @@ impl<T: AsSource> Async<T> {
             let Poll::Ready(seen) = self.source.poll(cx, direction) else {
                 if !self.source.is_registered(direction) {
                     if let Err(error) = self.register_when_polled(cx, direction) {
-                        return context::spend(cx).map(|()| Err(error));
+                        return self.source.spend(cx, direction).map(|()| Err(error));
                     }
                 }
                 return Poll::Pending;
             };
             // As above.
-            ready!(context::spend(cx));
+            ready!(self.source.spend(cx, direction));
             let seen = seen?;
             let drained = Drained(&self.source, direction, seen);
             match self.attempt(direction, seen, |io| operation(io, drained)) {
@@ -388,6 +388,11 @@ impl<T: AsSource> Async<T> {
             return Ok(());
         }
         self.register(direction)
+    }
+
+    /// An operation in the direction of sending is about to be done, for which nobody has to wait.
+    pub(crate) fn spend(&self, cx: &Context<'_>) -> Poll<()> {
+        self.source.spend(cx, Direction::Write)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

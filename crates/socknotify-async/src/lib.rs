@@ -77,8 +77,8 @@
 //! # Fairness
 //!
 //! - A poll has a budget of 128 operations on sockets and timers. One that has used it up is woken, and the next task runs;
-//!   so a [`timeout`] ends what never has to wait, and so does a [`sleep()`](sleep) beside it. Other operations that are
-//!   polled behind what never waits, in the same task, may be told to wait each time: give them a task of their own.
+//!   so a [`timeout`] ends what never has to wait, and what is polled behind that, in the same task, goes on, too: no operation
+//!   is put off twice. To wait is none.
 //! - A thread asks the kernel after 64 tasks, or half a millisecond, whatever comes first. So reports and timers come between
 //!   tasks that are always ready.
 //! - One in four tasks may come from another list than the thread's: one in 8 from what other threads than the runtime's have

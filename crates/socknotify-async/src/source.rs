@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use socknotify::{Entry, Events};
 
+use crate::context;
 use crate::sync::Waiter;
 use crate::sync::checked::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
 
@@ -41,6 +42,8 @@ struct State {
     /// Flags, and above them a count of reports.
     word: AtomicU32,
     waiting: Mutex<Waiting>,
+    /// For [`context::spend`].
+    was_refused: std::sync::atomic::AtomicBool,
 }
 
 const READY: u32 = 1;
@@ -173,6 +176,12 @@ impl State {
 impl Source {
     fn state(&self, direction: Direction) -> &State {
         &self.directions[direction as usize]
+    }
+
+    /// An operation is about to be done: see [`context::spend`].
+    #[inline]
+    pub(crate) fn spend(&self, cx: &Context<'_>, direction: Direction) -> Poll<()> {
+        context::spend(cx, &self.state(direction).was_refused)
     }
 
     /// Waits until it is ready, as the only task that waits for this direction.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -141,8 +142,8 @@ pub struct Sleep {
     deadline: Option<Instant>,
     timer: Option<(Key, Waiter)>,
     shared: Arc<Shared>,
-    /// It was over, and there was no budget left for it.
-    has_waited: bool,
+    /// For [`context::spend`].
+    was_refused: AtomicBool,
     /// The runtime had shut down when this was polled, in a task, with another waker than the task's.
     was_late: bool,
 }
@@ -192,7 +193,7 @@ impl Sleep {
             deadline,
             timer: None,
             shared: context::expect(),
-            has_waited: false,
+            was_refused: AtomicBool::new(false),
             was_late: false,
         }
     }
@@ -231,15 +232,13 @@ impl Sleep {
     /// In a forked child.
     pub(crate) fn try_poll(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         if self.is_over() {
-            // One that has waited need not wait for the budget of its task, which what is polled before it may use up each time.
-            let has_waited = self.has_waited || self.timer.is_some();
+            // One that has waited need not wait for the budget of its task.
+            let has_waited = self.timer.is_some();
             self.unset();
-            let outcome = match has_waited {
-                true => Poll::Ready(()),
-                false => context::spend(cx),
+            return match has_waited {
+                true => Poll::Ready(Ok(())),
+                false => context::spend(cx, &self.was_refused).map(Ok),
             };
-            self.has_waited = outcome.is_pending();
-            return outcome.map(Ok);
         }
         let timer = self.timer.as_ref();
         if timer.is_none_or(|(_, waker)| !waker.will_wake(cx.waker())) {

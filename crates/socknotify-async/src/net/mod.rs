@@ -210,7 +210,7 @@ macro_rules! impl_stream {
                     self: Pin<&mut Self>,
                     cx: &mut Context<'_>,
                 ) -> Poll<io::Result<()>> {
-                    std::task::ready!(crate::context::spend(cx));
+                    std::task::ready!(self.0.spend(cx));
                     Poll::Ready(match self.get_ref().shutdown(Shutdown::Write) {
                         // The peer has closed it.
                         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),

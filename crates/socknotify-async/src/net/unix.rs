@@ -118,7 +118,7 @@ impl UnixStream {
         let address = SockAddr::unix(path)?;
         let mut pause = Pause::new();
         loop {
-            poll_fn(|cx| context::spend(cx)).await;
+            context::spends().await;
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
             socket.set_nonblocking(true)?;
             match socket.connect(&address) {
@@ -204,7 +204,7 @@ impl UnixDatagram {
     pub async fn send_to(&self, bytes: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let mut pause = Pause::new();
         loop {
-            poll_fn(|cx| context::spend(cx)).await;
+            context::spends().await;
             match self.get_ref().send_to(bytes, &path) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => pause.wait().await?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

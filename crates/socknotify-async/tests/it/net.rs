@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
+use futures_lite::future::or;
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use socket2::SockRef;
 use socknotify_async::{
@@ -689,6 +690,33 @@ fn an_executor_inside_of_a_task_goes_on() -> io::Result<()> {
         sent.recv_timeout(PATIENCE).expect("it goes on")?;
     }
     Ok(())
+}
+
+/// What is polled first uses up the budget of each poll.
+#[test]
+fn what_is_polled_behind_what_never_waits_is_done() -> io::Result<()> {
+    async fn behind<T>(second: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        let address = socket.local_addr()?;
+        let sends = async {
+            loop {
+                socket.send_to(b"x", address).await?;
+            }
+        };
+        let both = or(sends, second);
+        timeout(PATIENCE / 3, both).await?
+    }
+    let runtime = Runtime::new()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut client = TcpStream::connect(listener.local_addr()?).await?;
+        let (mut server, _) = behind(listener.accept()).await?;
+        client.write_all(b"xyz").await?;
+        behind(server.readable()).await?;
+        behind(server.read_exact(&mut [0; 3])).await?;
+        behind(poll_fn(|cx| client.as_async().poll_writable(cx))).await?;
+        behind(client.close()).await
+    })
 }
 
 /// It waits for more sockets than its poll has operations.
