@@ -89,8 +89,6 @@ pub(crate) fn expect() -> Arc<Shared> {
 #[derive(Debug)]
 pub struct Entered {
     before: Option<Arc<Shared>>,
-    left: u32,
-    polled: *const (),
     /// It belongs to its thread.
     _here: std::marker::PhantomData<*const ()>,
 }
@@ -101,8 +99,6 @@ pub(crate) fn enter(shared: &Arc<Shared>) -> Entered {
         before: CURRENT
             .try_with(|it| it.replace(Some(Arc::clone(shared))))
             .unwrap_or_default(),
-        left: LEFT.replace(u32::MAX),
-        polled: POLLED.get(),
         _here: std::marker::PhantomData,
     }
 }
@@ -111,11 +107,29 @@ impl Drop for Entered {
     fn drop(&mut self) {
         let before = self.before.take();
         let this = CURRENT.try_with(|it| it.replace(before));
-        let _ = LEFT.try_with(|it| it.set(self.left));
-        // What was polled inside is gone.
-        let _ = POLLED.try_with(|it| it.set(self.polled));
         // This may be the last of it.
         drop(this);
+    }
+}
+
+/// While this lives, the future of a `block_on` is polled, maybe inside of another poll.
+pub(crate) struct Nested {
+    left: u32,
+    polled: *const (),
+}
+
+pub(crate) fn nest() -> Nested {
+    Nested {
+        left: LEFT.replace(u32::MAX),
+        polled: POLLED.get(),
+    }
+}
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        LEFT.set(self.left);
+        // What was polled inside is gone.
+        POLLED.set(self.polled);
     }
 }
 

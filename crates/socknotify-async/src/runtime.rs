@@ -176,6 +176,7 @@ impl Handle {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.check_process();
         let _entered = self.enter();
+        let _nested = context::nest();
         let alarm = Arc::new(Alarm {
             thread: thread::current(),
             is_woken: AtomicBool::new(false),

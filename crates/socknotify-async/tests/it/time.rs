@@ -170,6 +170,23 @@ fn a_timeout_ends_what_never_waits() -> io::Result<()> {
     Ok(())
 }
 
+/// To enter a runtime gives no further operations.
+#[test]
+fn a_timeout_ends_what_never_waits_inside_of_another_runtime() -> io::Result<()> {
+    let (runtime, other) = (Runtime::new()?, Runtime::new()?);
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let sends = async {
+            let _entered = other.handle().enter();
+            sends_for_ever().await
+        };
+        let outcome = runtime.block_on(async { timeout(Duration::from_millis(20), sends).await });
+        let _ = sender.send(outcome.is_err());
+    });
+    assert_eq!(ended.recv_timeout(PATIENCE / 3), Ok(true));
+    Ok(())
+}
+
 #[test]
 fn an_interval_leaves_out_what_is_late() -> io::Result<()> {
     let runtime = Runtime::new()?;
