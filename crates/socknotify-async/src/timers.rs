@@ -101,9 +101,8 @@ impl Timers {
             + Duration::from_secs(at % u64::from(TICKS)) / TICKS;
         let delay = time.saturating_sub(self.start.elapsed());
         let is_set = shared.with_port(|port| port.set_alarm(delay, ALARM)) == Ok(Ok(()));
-        if is_set {
-            *alarm = at;
-        }
+        // If it could not be set, the next timer tries again, whatever its time.
+        *alarm = if is_set { at } else { NEVER };
         is_set
     }
 

@@ -135,8 +135,11 @@ impl<S> Serve<S> {
             });
             let (stream, address) = match next.await {
                 Some(Ok(accepted)) => accepted,
-                Some(Err(_)) => {
-                    sleep(RETRY).await;
+                Some(Err(error)) => {
+                    // A client that has gone again, as the BSDs tell, keeps no other waiting.
+                    if error.kind() != io::ErrorKind::ConnectionAborted {
+                        sleep(RETRY).await;
+                    }
                     continue;
                 }
                 None => break,
