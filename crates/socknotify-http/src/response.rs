@@ -58,7 +58,8 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Upgraded {
-    /// The connection, in blocking mode, with the timeout of [`Limits::stall`](crate::Limits::stall) for each call.
+    /// The connection, in blocking mode, with the timeout of [`Limits::stall`](crate::Limits::stall) for each call: one that takes longer
+    /// fails, and so does one during which a signal comes, with [`Interrupted`](ErrorKind::Interrupted).
     pub stream: TcpStream,
     /// What the client has sent of the other protocol already.
     pub read_ahead: Vec<u8>,
