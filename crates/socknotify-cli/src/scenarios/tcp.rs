@@ -288,8 +288,9 @@ impl Connection {
         let (key, expected) = (self.key, run.bytes_per_client());
         let received = self.received.load(Ordering::Relaxed);
         if received != expected {
-            let text = format_args!("brought {received} bytes in place of {expected}");
-            run.note(format_args!("connection {key} {text}"));
+            run.note(format_args!(
+                "connection {key} brought {received} bytes in place of {expected}"
+            ));
         }
         true
     }
