@@ -9,8 +9,7 @@ use httparse::Status;
 use socknotify::owned::Limited;
 
 use crate::head::{self, Head};
-use crate::limits::Limits;
-use crate::wire::Wire;
+use crate::{Limits, wire::Wire};
 
 /// The longest line that begins a chunk: its length, and what a client adds to it.
 const CHUNK_LINE: usize = 256;

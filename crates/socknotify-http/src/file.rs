@@ -168,8 +168,9 @@ impl State {
     /// Whether a list of tags, in one header or several, has the file's, which has no comma. A strong comparison is one byte by byte: a
     /// tag that says that it is weak is equal to none.
     fn is_among(&self, headers: &HeaderMap, name: HeaderName, weakly: bool) -> bool {
+        let own = self.tag.strip_prefix("W/").unwrap_or(&self.tag);
         let is_own = |tag: &str| match weakly {
-            true => tag.trim_start_matches("W/") == self.tag.trim_start_matches("W/"),
+            true => tag.strip_prefix("W/").unwrap_or(tag) == own,
             false => tag == self.tag && tag.starts_with('"'),
         };
         let values = headers.get_all(name).into_iter();
@@ -252,6 +253,7 @@ mod tests {
             ("\"b\", \"a\"", true, true),
             (" ,\"b\",,\"a\"", true, true),
             ("W/\"a\"", false, true),
+            ("W/W/\"a\"", false, false),
             ("\"b,\", W/\"a\"", false, true),
             ("\"b\"", false, false),
             ("a", false, false),

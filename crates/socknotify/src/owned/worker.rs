@@ -554,10 +554,9 @@ impl<T: Source, M> Worker<T, M> {
     /// Takes the next event of the latest [`process`](Self::process). For a message of a timer that repeats, this calls the
     /// [function](Port::send_every_with) that makes it.
     ///
-    /// There may be fewer than `process` returned: some were of connections that [linger](Self::linger), or of timers that were cancelled, or
-    /// late by a period; when the port is
-    /// closed, its connections and messages are [returned](Port::close); and events of a shared socket are dropped when
-    /// another thread has taken its [last one](Event::Returned).
+    /// There may be fewer than `process` returned: some were of connections that [linger](Self::linger), or of timers that were
+    /// cancelled, or late by a period; when the port is closed, its connections and messages are [returned](Port::close); and events of
+    /// a shared socket are dropped when another thread has taken its [last one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if !self.shared.connections.is_here() {
             return None;
