@@ -489,7 +489,9 @@ where
         let _entered = context::enter(&entered);
         contain(|| drop(future));
     }));
-    let (runnable, task) = unlisted(shared).spawn(|_| async { Outcome(None) }, drop);
+    // Of one type for all futures with this output, so it is compiled once.
+    let none = std::future::ready(Outcome(None));
+    let (runnable, task) = unlisted(shared).spawn(|_| none, drop);
     runnable.run();
     JoinHandle { task: Some(task) }
 }
