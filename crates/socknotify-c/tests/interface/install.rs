@@ -34,26 +34,32 @@ pub(crate) fn headers() -> String {
         .concat()
 }
 
-/// `make`, in the package, with the compiler and the build that these tests have.
+/// `make`, in the package, which installs the library that Cargo has built for these tests.
 pub(crate) fn make(goal: &str) -> Command {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    let target = target.expect("a directory for tests is in the one for builds");
+    let program = std::env::current_exe().expect("a path");
+    let built = program.parent().expect("a directory");
+    let mut make = plain_make(goal);
+    make.arg("CARGO=true")
+        .arg(format!("BUILT={}", built.display()));
+    make
+}
+
+/// The same, which has Cargo build it.
+pub(crate) fn plain_make(goal: &str) -> Command {
     let has_gnu_make = cfg!(any(target_os = "linux", target_vendor = "apple"));
     let mut make = Command::new(if has_gnu_make { "make" } else { "gmake" });
+    let profile = if cfg!(debug_assertions) {
+        "dev"
+    } else {
+        "release"
+    };
     make.arg("-C")
         .arg(PACKAGE)
         .arg(goal)
-        .arg(format!("CARGO={}", env!("CARGO")))
-        .arg(format!("TARGET_DIR={}", target.display()))
-        .arg(format!(
-            "PROFILE={}",
-            if cfg!(debug_assertions) {
-                "dev"
-            } else {
-                "release"
-            }
-        ))
+        .arg(format!("PROFILE={profile}"))
         .env_remove("CARGO_BUILD_TARGET")
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("TARGET_DIR")
         .env_remove("MAKEFLAGS");
     make
 }

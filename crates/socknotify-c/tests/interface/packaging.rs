@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::install::{EXAMPLES, PACKAGE, has, headers, make, prefix, run, scratch, with_library};
+use crate::install::{
+    EXAMPLES, PACKAGE, has, headers, make, plain_make, prefix, run, scratch, with_library,
+};
 #[cfg(not(target_vendor = "apple"))]
 use crate::install::{Language, private_libraries};
 
@@ -339,7 +341,8 @@ fn what_was_built_for_a_named_target_is_installed() {
     let target = scratch("target");
     let prefix = scratch("for-a-target");
     let _ = fs::remove_dir_all(&prefix);
-    run(make("install")
+    run(plain_make("install")
+        .arg(format!("CARGO={}", env!("CARGO")))
         .arg(format!("PREFIX={}", prefix.display()))
         .arg(format!("TARGET_DIR={}", target.display()))
         .env("CARGO_BUILD_TARGET", host.expect("a target")));
@@ -472,15 +475,12 @@ fn the_fuzz_target_calls_every_function() {
     }
 }
 
-/// What the tests hand over otherwise.
 #[test]
 fn make_builds_where_cargo_is_told_to() {
     for (from, expected) in [("environment", "/a b/target"), ("makefile", "/own")] {
-        let mut make = Command::new(make("all").get_program());
-        make.arg("-C").arg(PACKAGE).args(["-n", "install"]);
-        make.env("CARGO_TARGET_DIR", "/a b/target")
-            .env_remove("TARGET_DIR")
-            .env_remove("MAKEFLAGS");
+        let mut make = plain_make("install");
+        make.args(["-n", "PROFILE=release"])
+            .env("CARGO_TARGET_DIR", "/a b/target");
         if from == "makefile" {
             make.arg("TARGET_DIR=/own");
         }
