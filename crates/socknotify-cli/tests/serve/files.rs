@@ -59,6 +59,12 @@ impl Site {
         HttpClient::connect(self.server.address)
     }
 
+    /// Without the client, for which the server would wait.
+    fn stop(self, client: HttpClient) -> io::Result<String> {
+        drop(client);
+        self.server.stop()
+    }
+
     /// A file whose bytes are all zero.
     fn huge(&self) -> io::Result<File> {
         let file = File::create(self.root().join("huge"))?;
@@ -112,7 +118,7 @@ fn files_have_their_bytes_their_length_and_their_type() -> io::Result<()> {
         assert!(answer.has(&format!("Content-Length: {}", body.len())));
         assert!(answer.body == body, "{target}");
     }
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -152,7 +158,7 @@ fn a_client_gets_the_part_that_it_asks_for() -> io::Result<()> {
         let answer = get(&mut client, "/small.txt", &format!("Range: {ignored}\r\n"))?;
         assert_eq!((answer.status, &*answer.body), (200, "0123456789"));
     }
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -178,7 +184,7 @@ fn a_head_comes_without_a_body_and_a_file_that_has_not_changed_not_at_all() -> i
         "{answer:?}"
     );
     assert_eq!(get(&mut client, "/small.txt", "")?.body, "0123456789");
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -211,7 +217,7 @@ fn no_path_leads_out_of_the_root() -> io::Result<()> {
             "{target}"
         );
     }
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -247,7 +253,7 @@ fn no_link_leads_out_of_the_root() -> io::Result<()> {
         );
     }
     assert_eq!(get(&mut client, "/within", "")?.body, "0123456789");
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -263,7 +269,7 @@ fn what_is_no_file_is_not_served_and_keeps_nobody() -> io::Result<()> {
     for target in ["/pipe", "/socket"] {
         assert_eq!(get(&mut client, target, "")?.status, 404, "{target}");
     }
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -288,7 +294,7 @@ fn a_name_that_begins_with_a_dot_is_served_only_if_that_is_asked_for() -> io::Re
         // Not even that it is there.
         let answer = get(&mut client, "/.git", "")?;
         assert_eq!(answer.status == 301, status == 200, "{answer:?}");
-        site.server.stop()?;
+        site.stop(client)?;
     }
     Ok(())
 }
@@ -327,7 +333,7 @@ fn no_link_leads_to_a_name_that_begins_with_a_dot() -> io::Result<()> {
         // Other links are followed.
         assert_eq!(get(&mut client, "/open/", "")?.body, "<p>below");
         assert_eq!(get(&mut client, "/open", "")?.status, 301);
-        site.server.stop()?;
+        site.stop(client)?;
     }
     Ok(())
 }
@@ -473,7 +479,7 @@ fn a_directory_moves_to_its_slash_and_shows_its_index() -> io::Result<()> {
     assert_eq!(get(&mut client, "/below/", "")?.status, 404);
     fs::create_dir(site.root().join("below/index.html"))?;
     assert_eq!(get(&mut client, "/below/", "")?.status, 404);
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -497,7 +503,7 @@ fn a_directory_is_listed_only_if_that_is_asked_for_and_it_has_no_index() -> io::
     assert_eq!(get(&mut client, "/below/", "")?.body, "<p>below");
     assert_eq!(get(&mut client, "/nothing/", "")?.status, 404);
     assert_eq!(get(&mut client, "/small.txt/", "")?.status, 404);
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -553,7 +559,7 @@ fn what_is_listed_can_be_fetched_wherever_links_lead() -> io::Result<()> {
             let answer = get(&mut client, &format!("/list/{link}"), "")?;
             assert_eq!(answer.status, 200, "{link}");
         }
-        site.server.stop()?;
+        site.stop(client)?;
     }
     Ok(())
 }
@@ -669,7 +675,7 @@ fn what_a_client_knows_already_counts_and_a_tag_before_a_date() -> io::Result<()
         &format!("If-None-Match: {tag}\r\n"),
     )?;
     assert_eq!((answer.status, &*answer.body), (200, "9876543210"));
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -698,7 +704,7 @@ fn a_date_is_no_range_condition_until_the_file_has_rested() -> io::Result<()> {
             answer.status
         );
     }
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -714,7 +720,7 @@ fn each_request_is_told_to_the_access_log_if_there_is_one() -> io::Result<()> {
     client.head()?;
     client.request(&request("POST", "/", ""))?;
     client.request("nonsense\r\n\r\n")?;
-    site.server.stop()?;
+    site.stop(client)?;
     let text = fs::read_to_string(log)?;
     let lines: Vec<_> = text
         .lines()
@@ -926,7 +932,7 @@ fn requests_that_follow_each_other_are_answered_in_order() -> io::Result<()> {
     let answer = client.answer()?;
     assert!(answer.body == "0123456789" && answer.has("Connection: close"));
     assert!(client.is_at_end()?);
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -1066,7 +1072,7 @@ fn a_file_that_becomes_shorter_ends_the_connection() -> io::Result<()> {
     assert!(io::copy(&mut client.stream, &mut io::sink())? < HUGE);
     // The server goes on, and the file is as long as it is.
     assert!(get(&mut site.client()?, "/huge", "")?.has("Content-Length: 1000"));
-    let summary = site.server.stop()?;
+    let summary = site.stop(client)?;
     assert!(summary.contains("failed bodies             1"), "{summary}");
     Ok(())
 }
@@ -1087,7 +1093,7 @@ fn a_file_that_grows_comes_as_long_as_it_was_and_another_in_its_place_as_it_was(
     let copied = io::copy(&mut client.stream.by_ref().take(HUGE), &mut io::sink())?;
     assert_eq!(copied, HUGE);
     assert_eq!(get(&mut client, "/small.txt", "")?.body, "0123456789");
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
@@ -1144,7 +1150,7 @@ fn no_file_stays_open() -> io::Result<()> {
     eventually("its files are closed", || {
         Ok(site.server.own_descriptors()? <= before)
     })?;
-    site.server.stop()?;
+    site.stop(client)?;
     Ok(())
 }
 
