@@ -2,8 +2,8 @@
 
 use proc_macro::{TokenStream, TokenTree};
 
-/// Makes of a function, a `fn(Backend) -> io::Result<()>`, a test for each backend: in a module with the
-/// function's name, a test with the backend's.
+/// Makes of a function, which is given a `Backend`, or a `CompletionPort` over one, and returns an `io::Result<()>`, a test for
+/// each backend: in a module with the function's name, a test with the backend's.
 ///
 /// With `(with_permits)`, only for backends whose permits are the library's, and not the kernel's. With `(timed)`, ignored
 /// unless asked for, and named `timed_` and the backend: it limits how long something takes.

@@ -12,7 +12,7 @@ use socknotify::{
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
     Kind, Pair, PortExt, as_told_by, collect, counted, drain_port, expect, expect_nothing,
-    expect_removed, port, take_number,
+    expect_removed, pairs, port, take_number,
 };
 
 const KEY: usize = 7;
@@ -45,8 +45,7 @@ fn a1_one_call_registers_any_number_of_sockets(backend: Backend) -> io::Result<(
 }
 
 #[for_every_backend]
-fn a1_sockets_of_every_kind_can_be_registered(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a1_sockets_of_every_kind_can_be_registered(port: CompletionPort) -> io::Result<()> {
     let pairs = Kind::all()
         .map(Kind::pair)
         .collect::<io::Result<Vec<_>>>()?;
@@ -204,8 +203,7 @@ fn assert_armed_again(port: &CompletionPort, pair: &Pair, trigger: Trigger) -> i
 }
 
 #[for_every_backend]
-fn a3_enable_overwrites_the_filter(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a3_enable_overwrites_the_filter(port: CompletionPort) -> io::Result<()> {
     for trigger in [ONCE, LEVEL] {
         let pair = Pair::unix()?;
         pair.send()?;
@@ -230,8 +228,7 @@ fn a3_enable_overwrites_the_filter(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a3_enable_overwrites_the_trigger(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     let enable = |trigger| -> io::Result<()> {
@@ -296,8 +293,7 @@ fn a3_enable_overwrites_the_trigger(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn a3_enable_enables_what_is_disabled(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a3_enable_enables_what_is_disabled(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         port.enable(&pair.ours, KEY, EventFilter::OUT, trigger)?;
@@ -313,8 +309,7 @@ fn a3_enable_enables_what_is_disabled(backend: Backend) -> io::Result<()> {
 /// Open in the contract: a notification that waits in the queue when ENABLE leaves its condition out
 /// of the filter. Users, who read the filter in the source, expect D7 to win.
 #[for_every_backend]
-fn a3_enable_takes_back_what_is_not_wanted_any_more(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a3_enable_takes_back_what_is_not_wanted_any_more(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         pair.fill()?;
@@ -333,8 +328,7 @@ fn a3_enable_takes_back_what_is_not_wanted_any_more(backend: Backend) -> io::Res
 }
 
 #[for_every_backend]
-fn a3_enable_again_makes_no_second_registration(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a3_enable_again_makes_no_second_registration(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         let pair = kind.pair()?;
         for _ in 0..10 {
@@ -368,30 +362,26 @@ fn assert_key_refused(port: &CompletionPort, socket: &Socket) -> io::Result<()> 
 }
 
 #[for_every_backend]
-fn a4_another_key_is_refused_and_changes_nothing(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::all() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
-            assert_key_refused(&port, &pair.ours)?;
-            // Neither the filter nor the trigger has changed.
+fn a4_another_key_is_refused_and_changes_nothing(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::all()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
+        assert_key_refused(&port, &pair.ours)?;
+        // Neither the filter nor the trigger has changed.
+        assert_armed(&port, &pair)?;
+        let persistent = trigger.contains(Trigger::PERSISTENT);
+        if persistent {
             assert_armed(&port, &pair)?;
-            let persistent = trigger.contains(Trigger::PERSISTENT);
-            if persistent {
-                assert_armed(&port, &pair)?;
-            } else {
-                pair.send()?;
-                expect_nothing(&port);
-            }
+        } else {
+            pair.send()?;
+            expect_nothing(&port);
         }
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn a4_another_key_is_refused_while_disabled(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a4_another_key_is_refused_while_disabled(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
@@ -408,8 +398,7 @@ fn a4_another_key_is_refused_while_disabled(backend: Backend) -> io::Result<()> 
 }
 
 #[for_every_backend]
-fn a4_another_key_is_refused_after_a_one_shot_has_fired(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a4_another_key_is_refused_after_a_one_shot_has_fired(port: CompletionPort) -> io::Result<()> {
     for trigger in [ONCE, EDGE_ONCE] {
         let pair = Pair::unix()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
@@ -426,27 +415,23 @@ fn a4_another_key_is_refused_after_a_one_shot_has_fired(backend: Backend) -> io:
 }
 
 #[for_every_backend]
-fn a4_the_key_changes_by_way_of_remove(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::all() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            for key in [KEY, OTHER_KEY, KEY] {
-                let entry = Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
-                port.register(entry)?;
-                pair.send()?;
-                expect(&port, &[(key, Events::IN)]);
-                pair.drain()?;
-                expect_removed(&port, &pair.ours, key)?;
-            }
+fn a4_the_key_changes_by_way_of_remove(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::all()) {
+        let (pair, trigger) = case?;
+        for key in [KEY, OTHER_KEY, KEY] {
+            let entry = Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
+            port.register(entry)?;
+            pair.send()?;
+            expect(&port, &[(key, Events::IN)]);
+            pair.drain()?;
+            expect_removed(&port, &pair.ours, key)?;
         }
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn a4_any_value_can_be_a_key(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a4_any_value_can_be_a_key(port: CompletionPort) -> io::Result<()> {
     for key in [
         0,
         1,
@@ -493,8 +478,7 @@ fn a5_enable_is_refused_until_the_remove_notification_was_dequeued(
 }
 
 #[for_every_backend]
-fn a5_enable_is_refused_in_the_batch_that_removes(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn a5_enable_is_refused_in_the_batch_that_removes(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.enable(&pair.ours, KEY, EventFilter::IN, ONCE)?;
     // Even though the REMOVE notification comes out of this very call.

@@ -11,8 +11,8 @@ use socknotify::{
 use crate::support::trigger::{EVERY, LEVEL, ONCE};
 use crate::support::{
     ERRORS_END, Kind, Pair, PollFlags, PortExt, RawSocket, as_told_by, counted, drain_port,
-    end_shows_behind_data, expect, expect_nothing, expect_removed, no_sockets, port, raw, reset,
-    to_lonely_number, wait_readiness,
+    end_shows_behind_data, expect, expect_nothing, expect_removed, no_sockets, pairs, port, raw,
+    reset, to_lonely_number, wait_readiness,
 };
 
 const KEY: usize = 21;
@@ -20,8 +20,7 @@ const OTHER_KEY: usize = 22;
 const OPERATIONS: [Operation; 3] = [Operation::ENABLE, Operation::DISABLE, Operation::REMOVE];
 
 #[for_every_backend]
-fn b1_two_operations_or_an_unknown_one_change_nothing(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b1_two_operations_or_an_unknown_one_change_nothing(port: CompletionPort) -> io::Result<()> {
     let (known, unknown) = (Pair::unix()?, Pair::unix()?);
     port.enable(&known.ours, KEY, EventFilter::IN, ONCE)?;
     for bits in 0..=u8::MAX {
@@ -52,8 +51,7 @@ fn b1_two_operations_or_an_unknown_one_change_nothing(backend: Backend) -> io::R
 
 /// The document's server asks for both, and counts on the failure.
 #[for_every_backend]
-fn b1_remove_together_with_enable_is_refused(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b1_remove_together_with_enable_is_refused(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     let mut both = Registration::enable(&pair.ours, KEY, EventFilter::ALL, ONCE);
     both.operation = Operation::REMOVE | Operation::ENABLE;
@@ -72,8 +70,7 @@ fn b1_remove_together_with_enable_is_refused(backend: Backend) -> io::Result<()>
 }
 
 #[for_every_backend]
-fn b2_none_applies_nothing_and_succeeds(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b2_none_applies_nothing_and_succeeds(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     let none = || {
         // What the other fields say does not count.
@@ -106,33 +103,29 @@ fn b2_none_applies_nothing_and_succeeds(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn b3_disable_stops_notifications_and_keeps_the_key(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::all() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            let enable = |key| Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
-            port.register(enable(KEY))?;
-            port.register(Registration::disable(&pair.ours))?;
-            pair.send()?;
-            expect_nothing(&port);
-            pair.drain()?;
-            assert_eq!(counted(port.snapshot().registrations), 1);
-            let other = port.register(enable(OTHER_KEY));
-            assert_eq!(other, as_told_by(&port, Err(RegistrationError::OtherKey)));
-            port.register(enable(KEY))?;
-            expect_nothing(&port);
-            pair.send()?;
-            expect(&port, &[(KEY, Events::IN)]);
-            expect_removed(&port, &pair.ours, KEY)?;
-        }
+fn b3_disable_stops_notifications_and_keeps_the_key(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::all()) {
+        let (pair, trigger) = case?;
+        let enable = |key| Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
+        port.register(enable(KEY))?;
+        port.register(Registration::disable(&pair.ours))?;
+        pair.send()?;
+        expect_nothing(&port);
+        pair.drain()?;
+        assert_eq!(counted(port.snapshot().registrations), 1);
+        let other = port.register(enable(OTHER_KEY));
+        assert_eq!(other, as_told_by(&port, Err(RegistrationError::OtherKey)));
+        port.register(enable(KEY))?;
+        expect_nothing(&port);
+        pair.send()?;
+        expect(&port, &[(KEY, Events::IN)]);
+        expect_removed(&port, &pair.ours, KEY)?;
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn b3_what_was_queued_before_disable_comes_at_most_once(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b3_what_was_queued_before_disable_comes_at_most_once(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
@@ -160,8 +153,7 @@ fn b3_what_was_queued_before_disable_comes_at_most_once(backend: Backend) -> io:
 }
 
 #[for_every_backend]
-fn b3_disable_may_be_asked_for_again(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b3_disable_may_be_asked_for_again(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
@@ -182,38 +174,34 @@ fn b3_disable_may_be_asked_for_again(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn b4_remove_gives_one_last_notification(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::all() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
-            // Its other fields do not count.
-            let mut remove = Registration::remove(&pair.ours);
-            remove.completion_key = OTHER_KEY;
-            remove.event_filter = EventFilter::from_bits_retain(0xffff);
-            remove.trigger = Trigger::from_bits_retain(0xff);
-            port.register(remove)?;
-            // Asking again does not help, and does not hurt.
-            for _ in 0..3 {
-                let again = port.register(Registration::remove(&pair.ours));
-                assert_eq!(again, Err(RegistrationError::NotFound.into()));
-                let disable = port.register(Registration::disable(&pair.ours));
-                assert_eq!(disable, Ok(()));
-            }
-            expect(&port, &[(KEY, Events::REMOVE)]);
-            expect_nothing(&port);
-            assert_eq!(counted(port.snapshot().registrations), 0);
-            pair.send()?;
-            expect_nothing(&port);
+fn b4_remove_gives_one_last_notification(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::all()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
+        // Its other fields do not count.
+        let mut remove = Registration::remove(&pair.ours);
+        remove.completion_key = OTHER_KEY;
+        remove.event_filter = EventFilter::from_bits_retain(0xffff);
+        remove.trigger = Trigger::from_bits_retain(0xff);
+        port.register(remove)?;
+        // Asking again does not help, and does not hurt.
+        for _ in 0..3 {
+            let again = port.register(Registration::remove(&pair.ours));
+            assert_eq!(again, Err(RegistrationError::NotFound.into()));
+            let disable = port.register(Registration::disable(&pair.ours));
+            assert_eq!(disable, Ok(()));
         }
+        expect(&port, &[(KEY, Events::REMOVE)]);
+        expect_nothing(&port);
+        assert_eq!(counted(port.snapshot().registrations), 0);
+        pair.send()?;
+        expect_nothing(&port);
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn b4_remove_works_on_a_disabled_registration(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b4_remove_works_on_a_disabled_registration(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
@@ -235,8 +223,7 @@ fn b4_remove_works_on_a_disabled_registration(backend: Backend) -> io::Result<()
 }
 
 #[for_every_backend]
-fn b4_what_was_queued_comes_before_remove_or_with_it(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b4_what_was_queued_comes_before_remove_or_with_it(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         for posting in [false, true] {
             let pair = Pair::unix()?;
@@ -264,25 +251,24 @@ fn b4_what_was_queued_comes_before_remove_or_with_it(backend: Backend) -> io::Re
 }
 
 #[for_every_backend]
-fn b4_nothing_comes_after_remove_however_ready_the_socket_is(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::tcp() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
-            drain_port_of(&port, trigger);
-            port.register(Registration::remove(&pair.ours))?;
-            let last = drain_port(&port);
-            let position = last
-                .iter()
-                .position(|(_, events)| events.contains(Events::REMOVE));
-            assert_eq!(position, Some(last.len() - 1), "{last:?}");
-            pair.send()?;
-            expect_nothing(&port);
-            reset(pair.theirs)?;
-            wait_readiness(&pair.ours, PollFlags::ERR | PollFlags::HUP);
-            expect_nothing(&port);
-        }
+fn b4_nothing_comes_after_remove_however_ready_the_socket_is(
+    port: CompletionPort,
+) -> io::Result<()> {
+    for case in pairs(Kind::tcp()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
+        drain_port_of(&port, trigger);
+        port.register(Registration::remove(&pair.ours))?;
+        let last = drain_port(&port);
+        let position = last
+            .iter()
+            .position(|(_, events)| events.contains(Events::REMOVE));
+        assert_eq!(position, Some(last.len() - 1), "{last:?}");
+        pair.send()?;
+        expect_nothing(&port);
+        reset(pair.theirs)?;
+        wait_readiness(&pair.ours, PollFlags::ERR | PollFlags::HUP);
+        expect_nothing(&port);
     }
     Ok(())
 }
@@ -301,8 +287,7 @@ fn drain_port_of(port: &CompletionPort, trigger: Trigger) {
 }
 
 #[for_every_backend]
-fn b5_remove_of_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b5_remove_of_what_is_not_registered_is_not_found(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         let pair = kind.pair()?;
         let not_found = || -> io::Result<()> {
@@ -321,8 +306,7 @@ fn b5_remove_of_what_is_not_registered_is_not_found(backend: Backend) -> io::Res
 }
 
 #[for_every_backend]
-fn b5_disable_of_what_is_not_registered_does_nothing(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b5_disable_of_what_is_not_registered_does_nothing(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         let pair = kind.pair()?;
         pair.send()?;
@@ -348,43 +332,38 @@ fn b6_filter_none_lets_errors_and_the_removal_through_and_nothing_else(
     backend: Backend,
 ) -> io::Result<()> {
     let port = port(backend)?;
-    for kind in Kind::tcp() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
-            pair.send()?;
-            expect_nothing(&port);
-            reset(pair.theirs)?;
-            expect(&port, &[(KEY, Events::ERR)]);
-            if ERRORS_END {
-                assert!(pair.ours.take_error()?.is_some());
-                if trigger == LEVEL {
-                    // One more may have been queued before the error was taken.
-                    assert!(drain_port(&port).len() <= 1);
-                }
-                expect_removed(&port, &pair.ours, KEY)?;
+    for case in pairs(Kind::tcp()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
+        pair.send()?;
+        expect_nothing(&port);
+        reset(pair.theirs)?;
+        expect(&port, &[(KEY, Events::ERR)]);
+        if ERRORS_END {
+            assert!(pair.ours.take_error()?.is_some());
+            if trigger == LEVEL {
+                // One more may have been queued before the error was taken.
+                assert!(drain_port(&port).len() <= 1);
             }
-        }
-    }
-    for kind in Kind::streams() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
-            if end_shows_behind_data() {
-                pair.send()?;
-            }
-            drop(pair.theirs);
-            wait_readiness(&pair.ours, PollFlags::RDHUP);
-            expect_nothing(&port);
             expect_removed(&port, &pair.ours, KEY)?;
         }
+    }
+    for case in pairs(Kind::streams()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
+        if end_shows_behind_data() {
+            pair.send()?;
+        }
+        drop(pair.theirs);
+        wait_readiness(&pair.ours, PollFlags::RDHUP);
+        expect_nothing(&port);
+        expect_removed(&port, &pair.ours, KEY)?;
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn b6_an_unknown_filter_bit_is_refused(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b6_an_unknown_filter_bit_is_refused(port: CompletionPort) -> io::Result<()> {
     let (known, unknown) = (Pair::unix()?, Pair::unix()?);
     port.enable(&known.ours, KEY, EventFilter::IN, ONCE)?;
     // The two above are extensions, which some systems have.
@@ -630,8 +609,7 @@ fn assert_model(backend: Backend, start: &[Step], batch: [Step; 3]) -> io::Resul
 }
 
 #[for_every_backend]
-fn b7_results_of_an_earlier_call_are_overwritten(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b7_results_of_an_earlier_call_are_overwritten(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     let mut batch = [
         Registration::remove(&pair.ours),
@@ -685,8 +663,7 @@ fn b8_a_call_that_fails_applies_nothing(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn b7_a_batch_has_one_result_where_that_is_asked_for(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b7_a_batch_has_one_result_where_that_is_asked_for(port: CompletionPort) -> io::Result<()> {
     let [one, two] = [Pair::unix()?, Pair::unix()?];
     let both =
         || [&one, &two].map(|pair| Registration::enable(&pair.ours, KEY, EventFilter::IN, LEVEL));
@@ -709,8 +686,9 @@ fn b7_a_batch_has_one_result_where_that_is_asked_for(backend: Backend) -> io::Re
 }
 
 #[for_every_backend]
-fn b8_failures_of_the_call_and_of_an_entry_are_of_two_types(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b8_failures_of_the_call_and_of_an_entry_are_of_two_types(
+    port: CompletionPort,
+) -> io::Result<()> {
     let pair = Pair::unix()?;
     let mut batch = [Registration::remove(&pair.ours)];
     let call: Result<_, Error> = port.process(&mut batch, &mut [], Some(Duration::ZERO));
@@ -774,8 +752,7 @@ fn b9_no_room_and_a_timeout_contradict_each_other(backend: Backend) -> io::Resul
 }
 
 #[for_every_backend]
-fn b9_no_registrations_make_a_plain_dequeue(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b9_no_registrations_make_a_plain_dequeue(port: CompletionPort) -> io::Result<()> {
     let mut entries = [Entry::default(); 2];
     for timeout in [Some(Duration::ZERO), Some(Duration::from_millis(1))] {
         let result = port.process(&mut [], &mut entries, timeout);
@@ -790,8 +767,7 @@ fn b9_no_registrations_make_a_plain_dequeue(backend: Backend) -> io::Result<()> 
 }
 
 #[for_every_backend]
-fn b9_no_room_only_registers(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b9_no_room_only_registers(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     port.post(Entry::new(1, 2, 3))?;
@@ -833,8 +809,7 @@ fn assert_no_socket(
 }
 
 #[for_every_backend]
-fn b10_what_is_no_socket_is_refused(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b10_what_is_no_socket_is_refused(port: CompletionPort) -> io::Result<()> {
     for (what, other) in no_sockets()? {
         assert_no_socket(&port, what, other.raw(), RegistrationError::NotASocket)?;
     }
@@ -842,8 +817,7 @@ fn b10_what_is_no_socket_is_refused(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn b10_a_number_that_is_not_open_is_refused(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn b10_a_number_that_is_not_open_is_refused(port: CompletionPort) -> io::Result<()> {
     // Windows has one code for both.
     let refusal = match cfg!(windows) {
         true => RegistrationError::NotASocket,

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use socknotify::{Backend, Entry, EventFilter, Events, Registration};
+use socknotify::{Backend, CompletionPort, Entry, EventFilter, Events, Registration};
 
 use super::c_triggers::take_extra;
 use crate::support::trigger::{EDGE, EDGE_ONCE, LEVEL, ONCE};
@@ -41,8 +41,7 @@ fn c5_among_many_edges_none_comes_for_what_only_goes_on_to_hold(
 }
 
 #[for_every_backend]
-fn c5_each_enable_gives_at_most_one_for_what_holds(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_each_enable_gives_at_most_one_for_what_holds(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in [EDGE, EDGE_ONCE] {
             let pair = kind.pair()?;
@@ -116,8 +115,7 @@ fn c5_each_enable_gives_at_most_one_while_threads_wait(backend: Backend) -> io::
 }
 
 #[for_every_backend]
-fn c5_edge_gives_one_for_each_rise(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_edge_gives_one_for_each_rise(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         let pair = kind.pair()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
@@ -133,8 +131,7 @@ fn c5_edge_gives_one_for_each_rise(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_edge_of_a_send_buffer_that_gets_room(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in [EDGE, EDGE_ONCE] {
             let pair = kind.pair()?;
@@ -166,8 +163,9 @@ fn c5_edge_of_a_send_buffer_that_gets_room(backend: Backend) -> io::Result<()> {
 
 /// More data, or a receive that leaves some, may be an edge or not.
 #[for_every_backend]
-fn c5_data_in_a_socket_that_is_not_drained_gives_at_most_one(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_data_in_a_socket_that_is_not_drained_gives_at_most_one(
+    port: CompletionPort,
+) -> io::Result<()> {
     for kind in Kind::streams() {
         let pair = kind.pair()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
@@ -187,8 +185,7 @@ fn c5_data_in_a_socket_that_is_not_drained_gives_at_most_one(backend: Backend) -
 }
 
 #[for_every_backend]
-fn c5_what_still_holds_may_show_with_an_edge(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_what_still_holds_may_show_with_an_edge(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     let sent = pair.fill()?;
     port.enable(&pair.ours, KEY, EventFilter::IN | EventFilter::OUT, EDGE)?;
@@ -207,8 +204,7 @@ fn c5_what_still_holds_may_show_with_an_edge(backend: Backend) -> io::Result<()>
 
 /// A one-shot may have told of the other one at ENABLE: then it is disabled.
 #[for_every_backend]
-fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_edge_of_one_condition_comes_while_another_holds(port: CompletionPort) -> io::Result<()> {
     for trigger in [EDGE, EDGE_ONCE] {
         let pair = Pair::unix()?;
         let enable = |holds| -> io::Result<bool> {
@@ -257,8 +253,7 @@ fn c5_edge_of_one_condition_comes_while_another_holds(backend: Backend) -> io::R
 }
 
 #[for_every_backend]
-fn c5_what_rose_while_disabled_gives_at_most_one(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_what_rose_while_disabled_gives_at_most_one(port: CompletionPort) -> io::Result<()> {
     for trigger in [EDGE, EDGE_ONCE] {
         let pair = Pair::unix()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
@@ -288,8 +283,7 @@ fn c5_what_rose_while_disabled_gives_at_most_one(backend: Backend) -> io::Result
 }
 
 #[for_every_backend]
-fn c5_level_overwritten_with_edge_and_back(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_level_overwritten_with_edge_and_back(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     let enable = |trigger| Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
     for level in [LEVEL, ONCE] {
@@ -321,8 +315,9 @@ fn c5_level_overwritten_with_edge_and_back(backend: Backend) -> io::Result<()> {
 /// The edge came while the registration was enabled, so its notification is due, whether or not the
 /// port knows of it yet when it is enabled once more.
 #[for_every_backend]
-fn c5_enable_again_does_not_swallow_an_edge_that_came_before(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_enable_again_does_not_swallow_an_edge_that_came_before(
+    port: CompletionPort,
+) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in [EDGE, EDGE_ONCE] {
             for posts in [true, false] {
@@ -353,8 +348,7 @@ fn c5_enable_again_does_not_swallow_an_edge_that_came_before(backend: Backend) -
 }
 
 #[for_every_backend]
-fn c5_edge_of_hangup_comes_after_edge_of_in(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c5_edge_of_hangup_comes_after_edge_of_in(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::streams() {
         let pair = kind.pair()?;
         let filter = EventFilter::IN | EventFilter::HANGUP;

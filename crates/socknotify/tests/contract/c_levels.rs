@@ -20,8 +20,7 @@ const IN: (usize, Events) = (KEY, Events::IN);
 const POSTED: Entry = Entry::new(1, 2, 3);
 
 #[for_every_backend]
-fn c4_level_reports_what_holds_at_enable(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c4_level_reports_what_holds_at_enable(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         for trigger in [ONCE, LEVEL] {
             let pair = kind.pair()?;
@@ -48,8 +47,7 @@ fn c4_level_reports_what_holds_at_enable(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn c4_level_persistent_reports_again_as_long_as_it_holds(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c4_level_persistent_reports_again_as_long_as_it_holds(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         let pair = kind.pair()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
@@ -130,8 +128,7 @@ fn c4_a_look_with_room_for_all_levels_reports_all(backend: Backend) -> io::Resul
 }
 
 #[for_every_backend]
-fn c4_level_persistent_does_not_crowd_out_posted_packets(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c4_level_persistent_does_not_crowd_out_posted_packets(port: CompletionPort) -> io::Result<()> {
     let pairs = (0..3)
         .map(|_| Pair::unix())
         .collect::<io::Result<Vec<_>>>()?;
@@ -325,8 +322,7 @@ fn c4_a_level_belongs_to_the_thread_that_got_it(backend: Backend) -> io::Result<
 }
 
 #[for_every_backend]
-fn c4_level_follows_each_condition_by_itself(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c4_level_follows_each_condition_by_itself(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.enable(&pair.ours, KEY, EventFilter::ALL, LEVEL)?;
     let next = |events| {

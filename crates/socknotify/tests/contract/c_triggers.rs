@@ -12,8 +12,8 @@ use socknotify::{
 use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
     Kind, PATIENCE, Pair, PollFlags, PortExt, as_told_by, collect, counted, drain_port,
-    end_shows_behind_data, expect, expect_nothing, expect_quiet, port, reset, wait_readiness,
-    wait_until,
+    end_shows_behind_data, expect, expect_nothing, expect_quiet, pairs, port, reset,
+    wait_readiness, wait_until,
 };
 
 const KEY: usize = 31;
@@ -81,8 +81,7 @@ fn c1_only_sound_combinations_of_triggers_are_accepted(backend: Backend) -> io::
 
 /// The document's first program relies on it.
 #[for_every_backend]
-fn c1_persistent_is_meant_when_nothing_is_said(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c1_persistent_is_meant_when_nothing_is_said(port: CompletionPort) -> io::Result<()> {
     for trigger in [Trigger::LEVEL, Trigger::EDGE] {
         let pair = Pair::unix()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
@@ -104,37 +103,35 @@ fn c1_persistent_is_meant_when_nothing_is_said(backend: Backend) -> io::Result<(
 }
 
 #[for_every_backend]
-fn c2_nothing_comes_while_disabled_and_nothing_is_stored_up(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::all() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
-            port.register(enable())?;
-            port.register(Registration::disable(&pair.ours))?;
-            for _ in 0..3 {
-                pair.send()?;
-                expect_nothing(&port);
-                pair.drain()?;
-            }
-            port.register(enable())?;
-            expect_nothing(&port);
+fn c2_nothing_comes_while_disabled_and_nothing_is_stored_up(
+    port: CompletionPort,
+) -> io::Result<()> {
+    for case in pairs(Kind::all()) {
+        let (pair, trigger) = case?;
+        let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
+        port.register(enable())?;
+        port.register(Registration::disable(&pair.ours))?;
+        for _ in 0..3 {
             pair.send()?;
-            expect(&port, &[IN]);
-            port.register(Registration::remove(&pair.ours))?;
-            wait_until("it is removed", || {
-                drain_port(&port)
-                    .iter()
-                    .any(|(_, events)| events.contains(Events::REMOVE))
-            });
+            expect_nothing(&port);
+            pair.drain()?;
         }
+        port.register(enable())?;
+        expect_nothing(&port);
+        pair.send()?;
+        expect(&port, &[IN]);
+        port.register(Registration::remove(&pair.ours))?;
+        wait_until("it is removed", || {
+            drain_port(&port)
+                .iter()
+                .any(|(_, events)| events.contains(Events::REMOVE))
+        });
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn c2_nothing_is_stored_up_after_a_one_shot_has_fired(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c2_nothing_is_stored_up_after_a_one_shot_has_fired(port: CompletionPort) -> io::Result<()> {
     for trigger in [ONCE, EDGE_ONCE] {
         let pair = Pair::unix()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
@@ -187,8 +184,7 @@ fn c3_all_that_becomes_true_meanwhile_is_merged_into_one_packet(
 /// It shows in the packet that may wait meanwhile, in the next notification, or, of a one-shot, after the next arming.
 /// An end and room are two events to some systems, with that of another socket between them.
 #[for_every_backend]
-fn c3_a_call_has_one_notification_of_a_socket(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c3_a_call_has_one_notification_of_a_socket(port: CompletionPort) -> io::Result<()> {
     let (pair, other) = (Pair::unix()?, Pair::unix()?);
     pair.theirs.shutdown(Shutdown::Write)?;
     port.enable(&pair.ours, KEY, EventFilter::IN, EDGE)?;
@@ -208,8 +204,7 @@ fn c3_a_call_has_one_notification_of_a_socket(backend: Backend) -> io::Result<()
 }
 
 #[for_every_backend]
-fn c3_what_becomes_true_while_a_packet_waits_is_not_lost(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c3_what_becomes_true_while_a_packet_waits_is_not_lost(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in EVERY {
             let pair = kind.pair()?;
@@ -274,8 +269,7 @@ pub(super) fn take_extra(port: &CompletionPort, holds: Events) -> usize {
 }
 
 #[for_every_backend]
-fn c6_one_shot_delivery_disables_until_enabled_again(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c6_one_shot_delivery_disables_until_enabled_again(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         let pair = kind.pair()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, ONCE);
@@ -314,8 +308,7 @@ fn c6_one_shot_delivery_disables_until_enabled_again(backend: Backend) -> io::Re
 }
 
 #[for_every_backend]
-fn c6_a_fired_one_shot_stays_registered(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c6_a_fired_one_shot_stays_registered(port: CompletionPort) -> io::Result<()> {
     for trigger in [ONCE, EDGE_ONCE] {
         let pair = Pair::unix()?;
         port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
@@ -333,8 +326,7 @@ fn c6_a_fired_one_shot_stays_registered(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn c6_a_fired_one_shot_is_silent_about_errors_too(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c6_a_fired_one_shot_is_silent_about_errors_too(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::tcp() {
         for trigger in [ONCE, EDGE_ONCE] {
             let pair = kind.pair()?;
@@ -362,8 +354,7 @@ fn c6_a_fired_one_shot_is_silent_about_errors_too(backend: Backend) -> io::Resul
 /// While a notification waits to be dequeued, the registration is enabled still, and ENABLE finds it so: the one that
 /// is delivered disables, and no other comes.
 #[for_every_backend]
-fn c6_it_is_the_delivery_that_disables(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c6_it_is_the_delivery_that_disables(port: CompletionPort) -> io::Result<()> {
     for trigger in [ONCE, EDGE_ONCE] {
         let pair = Pair::unix()?;
         let enable = || Registration::enable(&pair.ours, KEY, EventFilter::IN, trigger);
@@ -382,8 +373,7 @@ fn c6_it_is_the_delivery_that_disables(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn c7_delivering_one_condition_disarms_all(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn c7_delivering_one_condition_disarms_all(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         let pair = kind.pair()?;
         let both = EventFilter::IN | EventFilter::OUT;

@@ -15,8 +15,8 @@ use crate::support::trigger::{EDGE, EDGE_ONCE, EVERY, LEVEL, ONCE};
 use crate::support::{
     CloseAtEnd, ERRORS_END, Kind, PATIENCE, Pair, PollFlags, PortExt, QUIET_PERIOD, asleep,
     begin_connect, drain_port, end_shows_behind_data, expect, expect_idle, expect_nothing,
-    expect_quiet, expect_removed, forget_address, is_ready, port, port_with, quiet_threads,
-    refusing, reset, this_thread, wait_for_waiting, wait_readiness,
+    expect_quiet, expect_removed, forget_address, is_ready, pairs, port, port_with, quiet_threads,
+    refusing, remove_and_drain, reset, this_thread, wait_for_waiting, wait_readiness,
 };
 
 const KEY: usize = 41;
@@ -48,40 +48,34 @@ fn look(port: &CompletionPort, socket: &Socket, filter: EventFilter) -> io::Resu
 }
 
 #[for_every_backend]
-fn d1_data_is_in(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::all() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
-            expect_nothing(&port);
-            pair.send()?;
-            expect(&port, &[IN]);
-            pair.drain()?;
-            drain_port(&port);
-            expect_removed(&port, &pair.ours, KEY)?;
-        }
+fn d1_data_is_in(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::all()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
+        expect_nothing(&port);
+        pair.send()?;
+        expect(&port, &[IN]);
+        pair.drain()?;
+        drain_port(&port);
+        expect_removed(&port, &pair.ours, KEY)?;
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn d1_a_datagram_without_data_is_in(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::datagrams() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
-            drain_some(&port);
-            assert_eq!(pair.theirs.send(&[])?, 0);
-            wait_readiness(&pair.ours, PollFlags::IN);
-            port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
-            expect(&port, &[IN]);
-            let mut byte = [std::mem::MaybeUninit::uninit()];
-            assert_eq!(pair.ours.recv(&mut byte)?, 0);
-            drain_port(&port);
-            expect_removed(&port, &pair.ours, KEY)?;
-        }
+fn d1_a_datagram_without_data_is_in(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::datagrams()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::ALL, trigger)?;
+        drain_some(&port);
+        assert_eq!(pair.theirs.send(&[])?, 0);
+        wait_readiness(&pair.ours, PollFlags::IN);
+        port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
+        expect(&port, &[IN]);
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        assert_eq!(pair.ours.recv(&mut byte)?, 0);
+        drain_port(&port);
+        expect_removed(&port, &pair.ours, KEY)?;
     }
     Ok(())
 }
@@ -94,28 +88,23 @@ fn drain_some(port: &CompletionPort) {
 }
 
 #[for_every_backend]
-fn d1_the_end_of_a_stream_is_in(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::streams() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
-            drop(pair.theirs);
-            expect(&port, &[IN]);
-            if trigger == LEVEL {
-                // It never ends to hold.
-                expect(&port, &[IN, IN, IN]);
-            }
-            port.register(Registration::remove(&pair.ours))?;
-            assert!(drain_port(&port).len() <= 2);
+fn d1_the_end_of_a_stream_is_in(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::streams()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
+        drop(pair.theirs);
+        expect(&port, &[IN]);
+        if trigger == LEVEL {
+            // It never ends to hold.
+            expect(&port, &[IN, IN, IN]);
         }
+        remove_and_drain(&port, &pair.ours)?;
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn d1_a_waiting_connection_is_in(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d1_a_waiting_connection_is_in(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in EVERY {
             let listener = kind.listener()?;
@@ -142,8 +131,7 @@ fn d1_a_waiting_connection_is_in(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn d2_room_to_send_is_out(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d2_room_to_send_is_out(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         let pair = kind.pair()?;
         assert_eq!(
@@ -180,8 +168,7 @@ fn d2_room_to_send_is_out(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn d2_a_connect_that_succeeds_is_out(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d2_a_connect_that_succeeds_is_out(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::streams() {
         for trigger in [ONCE, LEVEL] {
             for filter in [EventFilter::OUT, EventFilter::ALL] {
@@ -191,8 +178,7 @@ fn d2_a_connect_that_succeeds_is_out(backend: Backend) -> io::Result<()> {
                 port.enable(&client, KEY, filter, trigger)?;
                 expect(&port, &[OUT]);
                 assert!(client.take_error()?.is_none());
-                port.register(Registration::remove(&client))?;
-                assert!(drain_port(&port).len() <= 2);
+                remove_and_drain(&port, &client)?;
             }
         }
     }
@@ -201,8 +187,7 @@ fn d2_a_connect_that_succeeds_is_out(backend: Backend) -> io::Result<()> {
 
 /// Connections beyond what the listener can keep waiting are not completed until it accepts some.
 #[for_every_backend]
-fn d2_a_connect_that_takes_time_is_out_when_it_is_done(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d2_a_connect_that_takes_time_is_out_when_it_is_done(port: CompletionPort) -> io::Result<()> {
     let kinds: Vec<_> = Kind::tcp().collect();
     let mut waiting = Vec::new();
     for kind in kinds {
@@ -243,49 +228,42 @@ fn d2_a_connect_that_takes_time_is_out_when_it_is_done(backend: Backend) -> io::
 }
 
 #[for_every_backend]
-fn d3_the_end_of_a_stream_is_hangup(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::streams() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::HANGUP, trigger)?;
-            pair.send()?;
-            expect_nothing(&port);
-            if !end_shows_behind_data() {
-                pair.drain()?;
-            }
-            drop(pair.theirs);
-            expect(&port, &[(KEY, Events::HANGUP)]);
-            if trigger == LEVEL {
-                expect(&port, &[(KEY, Events::HANGUP); 3]);
-            } else {
-                expect_nothing(&port);
-            }
-            port.register(Registration::remove(&pair.ours))?;
-            assert!(drain_port(&port).len() <= 2);
+fn d3_the_end_of_a_stream_is_hangup(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::streams()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::HANGUP, trigger)?;
+        pair.send()?;
+        expect_nothing(&port);
+        if !end_shows_behind_data() {
+            pair.drain()?;
         }
+        drop(pair.theirs);
+        expect(&port, &[(KEY, Events::HANGUP)]);
+        if trigger == LEVEL {
+            expect(&port, &[(KEY, Events::HANGUP); 3]);
+        } else {
+            expect_nothing(&port);
+        }
+        remove_and_drain(&port, &pair.ours)?;
     }
     Ok(())
 }
 
 /// Each kind of stream with each trigger, enabled for IN and HANGUP; it is removed after the test.
 fn with_streams(port: &CompletionPort, test: impl Fn(&Pair) -> io::Result<()>) -> io::Result<()> {
-    for kind in Kind::streams() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            let filter = EventFilter::IN | EventFilter::HANGUP;
-            port.enable(&pair.ours, KEY, filter, trigger)?;
-            test(&pair)?;
-            port.register(Registration::remove(&pair.ours))?;
-            assert!(drain_port(port).len() <= 2);
-        }
+    for case in pairs(Kind::streams()) {
+        let (pair, trigger) = case?;
+        let filter = EventFilter::IN | EventFilter::HANGUP;
+        port.enable(&pair.ours, KEY, filter, trigger)?;
+        test(&pair)?;
+        port.register(Registration::remove(&pair.ours))?;
+        assert!(drain_port(port).len() <= 2);
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d3_half_a_close_by_the_peer_is_hangup(port: CompletionPort) -> io::Result<()> {
     with_streams(&port, |pair| {
         pair.theirs.shutdown(Shutdown::Write)?;
         expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
@@ -297,8 +275,7 @@ fn d3_half_a_close_by_the_peer_is_hangup(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn d3_an_own_shutdown_for_sending_is_no_hangup(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d3_an_own_shutdown_for_sending_is_no_hangup(port: CompletionPort) -> io::Result<()> {
     with_streams(&port, |pair| {
         pair.ours.shutdown(Shutdown::Write)?;
         // By receiving: Wine's `WSAPoll` does not report this end.
@@ -312,24 +289,19 @@ fn d3_an_own_shutdown_for_sending_is_no_hangup(backend: Backend) -> io::Result<(
 }
 
 #[for_every_backend]
-fn d3_a_reset_is_hangup(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::tcp() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            port.enable(&pair.ours, KEY, EventFilter::HANGUP, trigger)?;
-            reset(pair.theirs)?;
-            expect(&port, &[(KEY, Events::HANGUP | Events::ERR)]);
-            port.register(Registration::remove(&pair.ours))?;
-            assert!(drain_port(&port).len() <= 2);
-        }
+fn d3_a_reset_is_hangup(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::tcp()) {
+        let (pair, trigger) = case?;
+        port.enable(&pair.ours, KEY, EventFilter::HANGUP, trigger)?;
+        reset(pair.theirs)?;
+        expect(&port, &[(KEY, Events::HANGUP | Events::ERR)]);
+        remove_and_drain(&port, &pair.ours)?;
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn d3_datagram_sockets_of_the_internet_never_have_hangup(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d3_datagram_sockets_of_the_internet_never_have_hangup(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::udp() {
         for trigger in EVERY {
             let pair = kind.pair()?;
@@ -345,8 +317,7 @@ fn d3_datagram_sockets_of_the_internet_never_have_hangup(backend: Backend) -> io
                 let events = port.dequeue_one(Some(PATIENCE))?.events();
                 assert!(!events.contains(Events::HANGUP), "{kind}: {events:?}");
             }
-            port.register(Registration::remove(&pair.ours))?;
-            assert!(drain_port(&port).len() <= 2);
+            remove_and_drain(&port, &pair.ours)?;
         }
     }
     Ok(())
@@ -399,8 +370,7 @@ fn d3_a_unix_datagram_socket_whose_peer_was_closed_is_not_hung_up(
             None => expect_nothing(&port),
             Some(_) => assert!(drain_port(&port).iter().all(|it| it.1 == Events::ERR)),
         }
-        port.register(Registration::remove(&pair.ours))?;
-        assert!(drain_port(&port).len() <= 2);
+        remove_and_drain(&port, &pair.ours)?;
     }
     Ok(())
 }
@@ -419,8 +389,7 @@ fn expect_failed_connect(port: &CompletionPort, filter: EventFilter) -> io::Resu
 }
 
 #[for_every_backend]
-fn d4_a_failed_connect_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d4_a_failed_connect_is_err_and_hangup_only_if_asked_for(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::tcp() {
         let (_refusing, address) = refusing(kind)?;
         for filter in filters() {
@@ -435,8 +404,7 @@ fn d4_a_failed_connect_is_err_and_hangup_only_if_asked_for(backend: Backend) -> 
                     expect_nothing(&port);
                 }
                 assert!(client.take_error()?.is_some());
-                port.register(Registration::remove(&client))?;
-                assert!(drain_port(&port).len() <= 2);
+                remove_and_drain(&port, &client)?;
             }
         }
     }
@@ -457,8 +425,7 @@ fn d4_a_failed_connect_is_told_to_those_who_registered_before_it(
                 expect_nothing(&port);
                 begin_connect(&client, &address)?;
                 expect_failed_connect(&port, filter)?;
-                port.register(Registration::remove(&client))?;
-                assert!(drain_port(&port).len() <= 2);
+                remove_and_drain(&port, &client)?;
             }
         }
     }
@@ -466,8 +433,7 @@ fn d4_a_failed_connect_is_told_to_those_who_registered_before_it(
 }
 
 #[for_every_backend]
-fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d4_a_reset_is_err_and_hangup_only_if_asked_for(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::tcp() {
         for filter in filters() {
             for trigger in EVERY {
@@ -512,8 +478,7 @@ fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Resul
                     "{filter:?}: {events:?}"
                 );
                 assert_eq!(events, told(events, filter));
-                port.register(Registration::remove(&pair.ours))?;
-                assert!(drain_port(&port).len() <= 2);
+                remove_and_drain(&port, &pair.ours)?;
             }
         }
     }
@@ -521,8 +486,7 @@ fn d4_a_reset_is_err_and_hangup_only_if_asked_for(backend: Backend) -> io::Resul
 }
 
 #[for_every_backend]
-fn d4_err_lasts_until_it_is_read(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d4_err_lasts_until_it_is_read(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::tcp() {
         let pair = kind.pair()?;
         port.enable(&pair.ours, KEY, EventFilter::NONE, LEVEL)?;
@@ -540,8 +504,7 @@ fn d4_err_lasts_until_it_is_read(backend: Backend) -> io::Result<()> {
 
 #[cfg(unix)]
 #[for_every_backend]
-fn d4_a_refused_datagram_is_err(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d4_a_refused_datagram_is_err(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::udp() {
         for filter in [EventFilter::NONE, EventFilter::IN, EventFilter::HANGUP] {
             for trigger in EVERY {
@@ -573,8 +536,9 @@ fn d4_a_refused_datagram_is_err(backend: Backend) -> io::Result<()> {
 // Others end such a stream without an error.
 #[cfg(target_os = "linux")]
 #[for_every_backend]
-fn d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream(
+    port: CompletionPort,
+) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Kind::UnixStream.pair()?;
         port.enable(&pair.ours, KEY, EventFilter::NONE, trigger)?;
@@ -589,8 +553,7 @@ fn d4_unread_data_at_the_peers_close_is_err_on_a_unix_stream(backend: Backend) -
 }
 
 #[for_every_backend]
-fn d5_remove_comes_whatever_the_filter_is(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d5_remove_comes_whatever_the_filter_is(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         for filter in filters() {
             for trigger in EVERY {
@@ -652,8 +615,7 @@ fn d6_a_stream_that_was_never_connected_holds_no_condition(backend: Backend) -> 
 }
 
 #[for_every_backend]
-fn d6_the_connect_is_seen_by_who_registered_before_it(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d6_the_connect_is_seen_by_who_registered_before_it(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         for filter in [EventFilter::OUT, EventFilter::ALL] {
             for (kind, client) in never_connected()? {
@@ -667,8 +629,7 @@ fn d6_the_connect_is_seen_by_who_registered_before_it(backend: Backend) -> io::R
                 } else {
                     expect_nothing(&port);
                 }
-                port.register(Registration::remove(&client))?;
-                assert!(drain_port(&port).len() <= 2);
+                remove_and_drain(&port, &client)?;
             }
         }
     }
@@ -740,8 +701,7 @@ fn d6_a_connect_does_not_hide_what_is_enabled_meanwhile(backend: Backend) -> io:
 }
 
 #[for_every_backend]
-fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d6_the_listen_is_seen_by_who_registered_before_it(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         for kind in Kind::tcp() {
             let socket = kind.socket()?;
@@ -754,8 +714,7 @@ fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Re
             let client = kind.socket()?;
             begin_connect(&client, &address)?;
             expect(&port, &[IN]);
-            port.register(Registration::remove(&socket))?;
-            assert!(drain_port(&port).len() <= 2);
+            remove_and_drain(&port, &socket)?;
             forget_address(&address)?;
         }
     }
@@ -763,8 +722,7 @@ fn d6_the_listen_is_seen_by_who_registered_before_it(backend: Backend) -> io::Re
 }
 
 #[for_every_backend]
-fn d6_a_whole_life_after_registering_before_the_connect(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d6_a_whole_life_after_registering_before_the_connect(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::tcp() {
         for trigger in [EDGE, LEVEL] {
             let listener = kind.listener()?;
@@ -781,16 +739,14 @@ fn d6_a_whole_life_after_registering_before_the_connect(backend: Backend) -> io:
             assert!(drain_port(&port).len() <= usize::from(trigger == LEVEL));
             drop(server);
             expect(&port, &[(KEY, Events::IN | Events::HANGUP)]);
-            port.register(Registration::remove(&client))?;
-            assert!(drain_port(&port).len() <= 2);
+            remove_and_drain(&port, &client)?;
         }
     }
     Ok(())
 }
 
 #[for_every_backend]
-fn d6_a_datagram_socket_may_be_registered_before_bind(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d6_a_datagram_socket_may_be_registered_before_bind(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::datagrams() {
         for trigger in EVERY {
             let socket = kind.socket()?;
@@ -811,8 +767,7 @@ fn d6_a_datagram_socket_may_be_registered_before_bind(backend: Backend) -> io::R
 }
 
 #[for_every_backend]
-fn d7_conditions_outside_the_filter_never_show(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn d7_conditions_outside_the_filter_never_show(port: CompletionPort) -> io::Result<()> {
     for kind in Kind::all() {
         for filter in filters() {
             let fresh = kind.pair()?;

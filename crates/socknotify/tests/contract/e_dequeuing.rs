@@ -34,8 +34,7 @@ fn registered(port: &CompletionPort, count: usize) -> io::Result<Vec<Pair>> {
 }
 
 #[for_every_backend]
-fn e1_posted_packets_come_out_in_order(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e1_posted_packets_come_out_in_order(port: CompletionPort) -> io::Result<()> {
     for key in 0..1000 {
         port.post(Entry::new(key, 0, 0))?;
     }
@@ -94,8 +93,7 @@ fn e1_posted_packets_keep_their_order_among_sockets(backend: Backend) -> io::Res
 }
 
 #[for_every_backend]
-fn e2_as_many_as_there_is_room_for(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e2_as_many_as_there_is_room_for(port: CompletionPort) -> io::Result<()> {
     for timeout in [None, Some(Duration::ZERO), Some(PATIENCE)] {
         for key in 0..10 {
             port.post(Entry::new(key, 0, 0))?;
@@ -111,8 +109,7 @@ fn e2_as_many_as_there_is_room_for(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn e2_what_is_there_comes_without_waiting_for_more(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e2_what_is_there_comes_without_waiting_for_more(port: CompletionPort) -> io::Result<()> {
     let pairs = registered(&port, 1)?;
     let mut entries = [Entry::default(); 64];
     // It would hang if it waited for the room to fill.
@@ -128,8 +125,7 @@ fn e2_what_is_there_comes_without_waiting_for_more(backend: Backend) -> io::Resu
 
 /// Open in the contract, which asks for one only: users size their room so as to make fewer calls.
 #[for_every_backend]
-fn e2_a_batch_of_sockets_comes_in_one_call(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e2_a_batch_of_sockets_comes_in_one_call(port: CompletionPort) -> io::Result<()> {
     let pairs = registered(&port, 50)?;
     for pair in &pairs {
         pair.send()?;
@@ -192,8 +188,7 @@ fn e2_a_call_never_succeeds_with_nothing(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn e2_room_beyond_what_was_dequeued_is_left_alone(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e2_room_beyond_what_was_dequeued_is_left_alone(port: CompletionPort) -> io::Result<()> {
     port.post(POSTED[1])?;
     let mut entries = [POSTED[2]; 3];
     assert_eq!(port.dequeue(&mut entries, None)?, [POSTED[1]]);
@@ -242,8 +237,7 @@ fn e3_what_a_registration_makes_ready_comes_out_of_the_same_call(
 }
 
 #[for_every_backend]
-fn e3_registering_again_and_dequeuing_is_one_call(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e3_registering_again_and_dequeuing_is_one_call(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     let mut batch = [Registration::enable(&pair.ours, 1, EventFilter::IN, ONCE)];
@@ -262,8 +256,7 @@ fn e3_registering_again_and_dequeuing_is_one_call(backend: Backend) -> io::Resul
 }
 
 #[for_every_backend]
-fn e4_timeout_zero_only_looks(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e4_timeout_zero_only_looks(port: CompletionPort) -> io::Result<()> {
     for _ in 0..100 {
         expect_nothing(&port);
     }
@@ -279,8 +272,7 @@ fn e4_timeout_zero_only_looks(backend: Backend) -> io::Result<()> {
 
 /// Each is reported when it is armed, and once more when it was made quiet.
 #[for_every_backend]
-fn e4_a_look_finds_what_stands_behind_unconnected_sockets(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e4_a_look_finds_what_stands_behind_unconnected_sockets(port: CompletionPort) -> io::Result<()> {
     let new = |_| Socket::new(Domain::IPV4, Type::STREAM, None);
     let unconnected = (0..100).map(new).collect::<io::Result<Vec<_>>>()?;
     let mut entries: Vec<_> = unconnected
@@ -308,8 +300,7 @@ fn e4_a_wait_never_ends_early(backend: Backend) -> io::Result<()> {
 
 /// At least a millisecond's resolution, where the system has it: of many waits on a busy machine, the best tells.
 #[for_every_backend(timed)]
-fn e4_a_wait_ends_soon_after_its_time(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e4_a_wait_ends_soon_after_its_time(port: CompletionPort) -> io::Result<()> {
     for millis in [1, 2, 5] {
         let timeout = Duration::from_millis(millis);
         let best = (0..60).map(|_| wait_in_vain(&port, timeout)).min();
@@ -352,8 +343,7 @@ fn e4_a_wait_without_a_timeout_lasts_until_something_comes(backend: Backend) -> 
 }
 
 #[for_every_backend]
-fn e4_a_timeout_beyond_all_bounds_is_a_long_one(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e4_a_timeout_beyond_all_bounds_is_a_long_one(port: CompletionPort) -> io::Result<()> {
     let seconds = [
         // Over 2^31 and 2^32 milliseconds, 2^31 and 2^32 seconds, and 2^63 nanoseconds.
         2_147_484,
@@ -379,8 +369,7 @@ fn e4_a_timeout_beyond_all_bounds_is_a_long_one(backend: Backend) -> io::Result<
 }
 
 #[for_every_backend]
-fn e5_a_timeout_says_so_and_the_registrations_are_applied(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e5_a_timeout_says_so_and_the_registrations_are_applied(port: CompletionPort) -> io::Result<()> {
     for timeout in [Duration::ZERO, Duration::from_millis(2)] {
         let pair = Pair::unix()?;
         let mut batch = [
@@ -401,8 +390,7 @@ fn e5_a_timeout_says_so_and_the_registrations_are_applied(backend: Backend) -> i
 }
 
 #[for_every_backend]
-fn e6_a_posted_packet_is_unchanged(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e6_a_posted_packet_is_unchanged(port: CompletionPort) -> io::Result<()> {
     let entries = [
         Entry::default(),
         Entry::new(usize::MAX, u32::MAX, usize::MAX),
@@ -483,8 +471,7 @@ fn e6_a_thread_can_post_to_itself(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend]
-fn e7_everything_comes_out_of_the_same_calls(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e7_everything_comes_out_of_the_same_calls(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pairs = Kind::all()
             .map(Kind::pair)

@@ -204,8 +204,7 @@ fn e7_what_the_system_refuses_is_the_operations_result(backend: Backend) -> io::
 }
 
 #[for_every_backend]
-fn e7_what_is_no_file_begins_nothing(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn e7_what_is_no_file_begins_nothing(port: CompletionPort) -> io::Result<()> {
     let (pipe, _writer) = rustix::pipe::pipe()?;
     let socket = Pair::unix()?;
     let directory = File::open(std::env::temp_dir())?;

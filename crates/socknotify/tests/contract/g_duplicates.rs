@@ -20,7 +20,8 @@ use super::g_lifetime::in_place_of;
 use crate::support::trigger::{EDGE, EVERY, LEVEL, ONCE};
 use crate::support::{
     Kind, Pair, PortExt, QUIET_PERIOD, drain_port, expect, expect_idle, expect_nothing,
-    expect_quiet, expect_removed, port, port_with, quiet_threads, take_number, to_lonely_number,
+    expect_quiet, expect_removed, pairs, port, port_with, quiet_threads, take_number,
+    to_lonely_number,
 };
 
 const KEY: usize = 61;
@@ -364,23 +365,20 @@ fn drain_some(port: &CompletionPort) -> Vec<(usize, Events)> {
 }
 
 #[for_every_backend]
-fn g3_closing_the_duplicate_changes_nothing(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
-    for kind in Kind::all() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            // Whether it was made before or after.
-            let before = pair.ours.try_clone()?;
-            port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
-            let after = pair.ours.try_clone()?;
-            drop((before, after));
-            expect_nothing(&port);
-            pair.send()?;
-            expect(&port, &[IN]);
-            pair.drain()?;
-            drain_port(&port);
-            expect_removed(&port, &pair.ours, KEY)?;
-        }
+fn g3_closing_the_duplicate_changes_nothing(port: CompletionPort) -> io::Result<()> {
+    for case in pairs(Kind::all()) {
+        let (pair, trigger) = case?;
+        // Whether it was made before or after.
+        let before = pair.ours.try_clone()?;
+        port.enable(&pair.ours, KEY, EventFilter::IN, trigger)?;
+        let after = pair.ours.try_clone()?;
+        drop((before, after));
+        expect_nothing(&port);
+        pair.send()?;
+        expect(&port, &[IN]);
+        pair.drain()?;
+        drain_port(&port);
+        expect_removed(&port, &pair.ours, KEY)?;
     }
     Ok(())
 }

@@ -147,8 +147,9 @@ fn g1_the_peer_sees_the_close_at_once_while_threads_wait(backend: Backend) -> io
 }
 
 #[for_every_backend]
-fn g1_a_registered_listener_that_is_closed_takes_no_connection(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn g1_a_registered_listener_that_is_closed_takes_no_connection(
+    port: CompletionPort,
+) -> io::Result<()> {
     for kind in Kind::tcp() {
         for trigger in EVERY {
             let listener = kind.listener()?;
@@ -381,8 +382,7 @@ fn g2_a_new_socket_is_not_delayed_by_the_removal_of_the_old_one(
 
 /// What a socket is told depends on its kind, and its kind is not the old one's.
 #[for_every_backend]
-fn g2_a_new_socket_of_another_kind(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn g2_a_new_socket_of_another_kind(port: CompletionPort) -> io::Result<()> {
     for old_kind in Kind::all() {
         for new_kind in Kind::all() {
             let old = old_kind.pair()?;

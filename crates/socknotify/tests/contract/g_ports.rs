@@ -21,7 +21,7 @@ use socknotify::{
 
 use crate::support::trigger::{EVERY, LEVEL};
 use crate::support::{
-    Kind, PATIENCE, Pair, PortExt, asleep, counted, expect, expect_nothing, port, port_with,
+    Kind, PATIENCE, Pair, PortExt, asleep, counted, expect, expect_nothing, pairs, port, port_with,
     this_thread, wait_for_waiting,
 };
 
@@ -62,8 +62,7 @@ fn g4_closing_releases_all_threads_that_wait(backend: Backend) -> io::Result<()>
 }
 
 #[for_every_backend]
-fn g4_after_closing_every_call_says_so(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn g4_after_closing_every_call_says_so(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.enable(&pair.ours, KEY, EventFilter::IN, LEVEL)?;
     port.post(Entry::default())?;
@@ -136,18 +135,16 @@ fn g4_sockets_can_be_registered_elsewhere_at_once(backend: Backend) -> io::Resul
 
 #[for_every_backend]
 fn g4_the_end_of_a_closed_port_is_not_noticed_elsewhere(backend: Backend) -> io::Result<()> {
-    for kind in Kind::all() {
-        for trigger in EVERY {
-            let pair = kind.pair()?;
-            let enable = |key| Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
-            let (first, second) = (port(backend)?, port(backend)?);
-            first.register(enable(KEY))?;
-            first.close();
-            second.register(enable(OTHER_KEY))?;
-            drop(first);
-            pair.send()?;
-            expect(&second, &[(OTHER_KEY, Events::IN)]);
-        }
+    for case in pairs(Kind::all()) {
+        let (pair, trigger) = case?;
+        let enable = |key| Registration::enable(&pair.ours, key, EventFilter::IN, trigger);
+        let (first, second) = (port(backend)?, port(backend)?);
+        first.register(enable(KEY))?;
+        first.close();
+        second.register(enable(OTHER_KEY))?;
+        drop(first);
+        pair.send()?;
+        expect(&second, &[(OTHER_KEY, Events::IN)]);
     }
     Ok(())
 }

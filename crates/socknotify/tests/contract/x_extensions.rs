@@ -27,8 +27,7 @@ fn enable(pair: &Pair, filter: EventFilter, trigger: Trigger) -> Registration<'_
 }
 
 #[for_every_backend(with_permits)]
-fn x1_a_deregistered_socket_gives_no_notification(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x1_a_deregistered_socket_gives_no_notification(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         port.register(enable(&pair, EventFilter::IN, trigger))?;
@@ -41,8 +40,7 @@ fn x1_a_deregistered_socket_gives_no_notification(backend: Backend) -> io::Resul
 }
 
 #[for_every_backend(with_permits)]
-fn x1_what_was_queued_is_withdrawn(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x1_what_was_queued_is_withdrawn(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         port.register(enable(&pair, EventFilter::IN, trigger))?;
@@ -57,8 +55,9 @@ fn x1_what_was_queued_is_withdrawn(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend(with_permits)]
-fn x1_a_deregistered_socket_can_be_registered_with_another_key(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x1_a_deregistered_socket_can_be_registered_with_another_key(
+    port: CompletionPort,
+) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     port.register(enable(&pair, EventFilter::IN, LEVEL))?;
@@ -84,8 +83,7 @@ fn x1_a_deregistered_socket_is_free_for_another_port(backend: Backend) -> io::Re
 }
 
 #[for_every_backend(with_permits)]
-fn x1_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x1_what_is_not_registered_is_not_found(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     let not_found = Err(RegistrationError::NotFound.into());
     assert_eq!(port.deregister(&pair.ours), not_found);
@@ -96,8 +94,7 @@ fn x1_what_is_not_registered_is_not_found(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend(with_permits)]
-fn x1_a_socket_that_is_being_removed_is_not_found(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x1_a_socket_that_is_being_removed_is_not_found(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.register(enable(&pair, EventFilter::IN, LEVEL))?;
     port.register(Registration::remove(&pair.ours))?;
@@ -110,8 +107,7 @@ fn x1_a_socket_that_is_being_removed_is_not_found(backend: Backend) -> io::Resul
 }
 
 #[for_every_backend(with_permits)]
-fn x1_entries_apply_in_order(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x1_entries_apply_in_order(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     let mut batch = [
@@ -128,8 +124,7 @@ fn x1_entries_apply_in_order(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend(with_permits)]
-fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x2_what_holds_at_enable_is_notified(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     let filter = EventFilter::IN | EventFilter::OUT;
@@ -147,8 +142,7 @@ fn x2_what_holds_at_enable_is_notified(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend(with_permits)]
-fn x2_what_does_not_hold_is_notified_when_it_begins_to(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x2_what_does_not_hold_is_notified_when_it_begins_to(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.register(enable(&pair, EventFilter::IN, INITIAL))?;
     expect_nothing(&port);
@@ -159,8 +153,7 @@ fn x2_what_does_not_hold_is_notified_when_it_begins_to(backend: Backend) -> io::
 }
 
 #[for_every_backend(with_permits)]
-fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x2_enable_again_notifies_what_holds_again(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     for _ in 0..3 {
@@ -182,8 +175,7 @@ fn x2_enable_again_notifies_what_holds_again(backend: Backend) -> io::Result<()>
 }
 
 #[for_every_backend(with_permits)]
-fn x2_edges_come_as_without_it(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x2_edges_come_as_without_it(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.register(enable(&pair, EventFilter::IN, INITIAL))?;
     for _ in 0..5 {
@@ -196,8 +188,7 @@ fn x2_edges_come_as_without_it(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend(with_permits)]
-fn x2_it_goes_with_edges_only(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x2_it_goes_with_edges_only(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     for trigger in [LEVEL, ONCE, Trigger::empty()] {
         let entry = enable(&pair, EventFilter::IN, trigger | Trigger::INITIAL);
@@ -210,8 +201,7 @@ fn x2_it_goes_with_edges_only(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend(with_permits)]
-fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x2_one_shot_disables_as_ever(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     let once = Trigger::ONESHOT | Trigger::EDGE | Trigger::INITIAL;
@@ -225,8 +215,9 @@ fn x2_one_shot_disables_as_ever(backend: Backend) -> io::Result<()> {
 }
 
 #[for_every_backend(with_permits)]
-fn x3_adding_what_is_registered_is_refused_and_changes_nothing(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x3_adding_what_is_registered_is_refused_and_changes_nothing(
+    port: CompletionPort,
+) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.register(enable(&pair, EventFilter::IN, LEVEL))?;
     for disabled in [false, true] {
@@ -243,8 +234,7 @@ fn x3_adding_what_is_registered_is_refused_and_changes_nothing(backend: Backend)
 }
 
 #[for_every_backend(with_permits)]
-fn x3_adding_registers_what_is_new(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x3_adding_registers_what_is_new(port: CompletionPort) -> io::Result<()> {
     for trigger in EVERY {
         let pair = Pair::unix()?;
         port.register(Registration::add(&pair.ours, KEY, EventFilter::IN, trigger))?;
@@ -275,8 +265,7 @@ fn x3_changing_what_is_not_registered_is_refused(backend: Backend) -> io::Result
 }
 
 #[for_every_backend(with_permits)]
-fn x3_changing_changes(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x3_changing_changes(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.register(enable(&pair, EventFilter::IN, LEVEL))?;
     let change = |key, filter| Registration::change(&pair.ours, key, filter, ONCE);
@@ -365,8 +354,7 @@ fn x3_a_duplicate_under_the_number_of_one_that_was_closed_is_not_refused(
 }
 
 #[for_every_backend(with_permits)]
-fn x4_a_packet_says_whether_it_was_posted(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x4_a_packet_says_whether_it_was_posted(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     pair.send()?;
     // It carries what the notification carries.
@@ -714,8 +702,7 @@ fn x5_the_writer_of_a_pipe_is_told_of_its_readers_end(backend: Backend) -> io::R
 
 #[cfg(unix)]
 #[for_every_backend(with_permits)]
-fn x5_a_full_pipe_is_out_when_it_has_room(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x5_a_full_pipe_is_out_when_it_has_room(port: CompletionPort) -> io::Result<()> {
     let (mut reader, mut writer) = pipe()?;
     while writer.write(&[0; 4096]).is_ok() {}
     watch(&port, &writer, EventFilter::OUT, ONCE)?;
@@ -753,8 +740,7 @@ fn x5_a_port_is_watched_by_another(backend: Backend) -> io::Result<()> {
 
 #[cfg(unix)]
 #[for_every_backend(with_permits)]
-fn x5_a_port_is_watched_after_it_has_delivered_a_level(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x5_a_port_is_watched_after_it_has_delivered_a_level(port: CompletionPort) -> io::Result<()> {
     let pair = Pair::unix()?;
     port.register(enable(&pair, EventFilter::IN, LEVEL))?;
     pair.send()?;
@@ -766,8 +752,7 @@ fn x5_a_port_is_watched_after_it_has_delivered_a_level(backend: Backend) -> io::
 
 #[cfg(unix)]
 #[for_every_backend(with_permits)]
-fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x5_regular_files_and_closed_numbers_are_refused(port: CompletionPort) -> io::Result<()> {
     let file = std::fs::File::open(std::env::current_exe()?)?;
     let directory = std::fs::File::open(std::env::temp_dir())?;
     for other in [file, directory] {
@@ -782,8 +767,7 @@ fn x5_regular_files_and_closed_numbers_are_refused(backend: Backend) -> io::Resu
 
 #[cfg(unix)]
 #[for_every_backend(with_permits)]
-fn x5_the_calls_for_sockets_take_sockets_only(backend: Backend) -> io::Result<()> {
-    let port = port(backend)?;
+fn x5_the_calls_for_sockets_take_sockets_only(port: CompletionPort) -> io::Result<()> {
     let (reader, _writer) = pipe()?;
     let entry = || Registration::enable(&reader, KEY, EventFilter::IN, LEVEL);
     let refused = Err(RegistrationError::NotASocket.into());

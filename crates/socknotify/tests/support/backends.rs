@@ -96,6 +96,23 @@ pub(crate) fn backends() -> impl Iterator<Item = Backend> {
     working().iter().copied()
 }
 
+/// What a test is given: a backend, or a port over it, with as many permits as there are processors.
+pub(crate) trait Given: Sized + 'static {
+    fn on(backend: Backend) -> io::Result<Self>;
+}
+
+impl Given for Backend {
+    fn on(backend: Backend) -> io::Result<Self> {
+        Ok(backend)
+    }
+}
+
+impl Given for CompletionPort {
+    fn on(backend: Backend) -> io::Result<Self> {
+        port(backend)
+    }
+}
+
 /// Held by the test that runs on Windows: some need the value of a handle that another test could be given.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -104,7 +121,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// On Windows one that [gives](super::system::take_number) the number of a closed socket to another can lose it to another
 /// thread for good: the harness, for example, keeps a handle of the next test's thread, which waits for its turn. Such a test
 /// begins anew, with other numbers.
-pub(crate) fn run(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn run<G: Given>(backend: Backend, test: fn(G) -> io::Result<()>) -> io::Result<()> {
     const TRIES: usize = 10;
     assert!(working().contains(&backend), "{backend} does not work here");
     let _turn = cfg!(windows).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
@@ -119,11 +136,11 @@ pub(crate) fn run(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::
     run_once(backend, test)
 }
 
-fn run_once(backend: Backend, test: fn(Backend) -> io::Result<()>) -> io::Result<()> {
+fn run_once<G: Given>(backend: Backend, test: fn(G) -> io::Result<()>) -> io::Result<()> {
     super::system::prepare()?;
     let (done, outcome) = channel();
     let body = thread::spawn(move || {
-        let result = test(backend);
+        let result = G::on(backend).and_then(test);
         let _ = done.send(());
         result
     });

@@ -190,6 +190,13 @@ pub(crate) fn expect_removed(port: &CompletionPort, socket: &Socket, key: usize)
     Ok(())
 }
 
+/// Removes a registration that may have something to say still, and dequeues that and its end.
+pub(crate) fn remove_and_drain(port: &CompletionPort, socket: &Socket) -> io::Result<()> {
+    port.register(Registration::remove(socket))?;
+    assert!(drain_port(port).len() <= 2);
+    Ok(())
+}
+
 /// Dequeues whatever there is.
 pub(crate) fn drain_port(port: &CompletionPort) -> Vec<(usize, Events)> {
     let mut found = Vec::new();

@@ -28,13 +28,13 @@ pub(crate) use self::child::Child;
 pub(crate) use self::expectations::{
     as_told_by, collect, counted, drain_port, expect, expect_idle, expect_little_time,
     expect_no_early_end, expect_nothing, expect_packets, expect_quiet, expect_removed,
-    notification, quiet_for, quiet_threads, wait_in_vain, woken_by_one_packet,
+    notification, quiet_for, quiet_threads, remove_and_drain, wait_in_vain, woken_by_one_packet,
 };
 pub(crate) use self::patience::PATIENCE;
 pub(crate) use self::port::PortExt;
 pub(crate) use self::sockets::{
-    Kind, Listener, Pair, drain, fill, forget_address, non_blocking, read_byte, refusing, reset,
-    tcp_streams, uninterrupted, uploading, wait_readiness,
+    Kind, Listener, Pair, drain, fill, forget_address, non_blocking, pairs, read_byte, refusing,
+    reset, tcp_streams, uninterrupted, uploading, wait_readiness,
 };
 #[cfg(unix)]
 pub(crate) use self::system::Limit;

@@ -9,9 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
+use socknotify::Trigger;
 
 use super::PATIENCE;
 use super::system::{AsSocket, PollFlags, is_ready};
+use super::trigger::EVERY;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -148,6 +150,13 @@ impl Kind {
             Type::DGRAM
         }
     }
+}
+
+/// A pair of each of these kinds, with every trigger.
+pub(crate) fn pairs(
+    kinds: impl Iterator<Item = Kind>,
+) -> impl Iterator<Item = io::Result<(Pair, Trigger)>> {
+    kinds.flat_map(|kind| EVERY.map(|trigger| Ok((kind.pair()?, trigger))))
 }
 
 impl fmt::Display for Kind {
