@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::table::interest::{ArmError, Interest};
 use super::table::{Outcome, Report, Table};
+use super::threads::ThisThread;
 use crate::os::Fd;
+use crate::support::sync::LocalKey;
 use crate::{Entry, Error, EventFilter, RegistrationError};
 
 /// An interest that a call arms, and what became of it.
@@ -88,9 +90,12 @@ pub(crate) const DESCRIPTOR: u64 = 1 << 39;
 ///
 /// Several threads may call it at once. One report wakes one waiting thread. It holds nothing that keeps a closed
 /// socket alive. It knows nothing of completion keys, triggers and threads.
-pub(crate) trait Backend: Send + Sync + 'static {
+pub(crate) trait Backend: Sized + Send + Sync + 'static {
     /// Memory of a call, kept from one to the next.
     type Memory: Default;
+
+    /// What the calling thread keeps of ports over this backend: a static, which cannot be generic.
+    fn thread() -> &'static LocalKey<ThisThread<Self>>;
 
     /// Whether a socket stays armed, as an edge, while a thread has it ([`Mode::Kept`](super::Mode::Kept)) or handles its
     /// level-triggered report; and arming is a system call for each descriptor, whoever makes it. Then the engine arms what it

@@ -37,7 +37,6 @@ mod threads;
 #[cfg(all(test, interleavings))]
 pub(crate) mod interleavings;
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,11 +46,11 @@ use std::time::{Duration, Instant};
 pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Reports, Wait, Waited};
 pub(crate) use self::table::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Outcome, Report, Table};
-pub(crate) use self::threads::leave_threads_unnamed;
+pub(crate) use self::threads::{ThisThread, leave_threads_unnamed};
 
 use self::serve::{Caller, Polls};
 use self::threads::{
-    AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Permits, Roster, Rules, Scheduler, UNLIMITED,
+    AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Record, Roster, Rules, Scheduler, UNLIMITED,
     Wake,
 };
 use crate::os::{Fd, Owner, Process};
@@ -156,19 +155,13 @@ struct Scratch<Memory> {
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,
+    /// Level-triggered registrations that the thread was notified of, which its next call arms.
+    levels: Levels,
     /// The address of where the holder says what it has taken; 0 for none.
     taking: usize,
 }
 
-impl<Memory: Default + 'static> Scratch<Memory> {
-    #[inline]
-    fn of(scratch: &mut Option<Box<dyn Any>>) -> &mut Self {
-        let scratch = scratch.get_or_insert_with(|| Box::<Self>::default());
-        scratch
-            .downcast_mut()
-            .expect("a port has one kind of backend for ever")
-    }
-
+impl<Memory> Scratch<Memory> {
     /// Take over what a worker has to poll.
     #[inline]
     fn add(&mut self, polls: &mut Polls) {
@@ -427,30 +420,33 @@ impl<B: Backend> Engine<B> {
 
     /// Give this thread's permit back, if it holds one.
     pub(crate) fn give_permit_back(&self) {
-        if let Some(mut levels) = threads::lend(self.id) {
-            self.on_given_back(&mut levels);
-        }
+        threads::with_current(self, Record::give_back);
     }
 
     /// Lend this thread's permit, if it holds one, until the returned value is dropped.
     pub(crate) fn lend_permit(&self) -> LentPermit<'_, B> {
-        let lent = threads::lend(self.id);
-        let engine = lent.is_some().then_some(self);
-        if let Some(mut levels) = lent {
-            self.on_given_back(&mut levels);
+        let has_lent = threads::with_current(self, Record::give_back) == Some(true);
+        LentPermit {
+            engine: has_lent.then_some(self),
         }
-        LentPermit { engine }
     }
-}
 
-impl<B: Backend> Permits for Engine<B> {
-    fn on_given_back(&self, levels: &mut Levels) {
+    /// The calling thread dequeues for the first time. Returns what others see of it.
+    fn join(&self, id: Option<ThreadId>) -> Arc<Holder> {
+        let (holder, left) = lock(&self.roster).add(id);
+        (0..left).for_each(|_| self.settle_if_due(self.gate.leave()));
+        holder
+    }
+
+    /// A thread has given its permit back.
+    fn on_given_back(&self, scratch: &mut Scratch<B::Memory>) {
         if self.process.is_this() {
-            self.arm_levels(levels);
+            self.arm_levels(scratch);
             self.settle_if_due(self.gate.leave());
         }
     }
 
+    /// A thread has ended.
     fn on_ended(&self, holder: &Arc<Holder>) {
         if self.process.is_this() {
             let (this, order) = (Arc::as_ptr(holder).addr(), Ordering::Relaxed);
@@ -468,7 +464,8 @@ pub(crate) struct LentPermit<'a, B: Backend> {
 impl<B: Backend> Drop for LentPermit<'_, B> {
     fn drop(&mut self) {
         if let Some(engine) = self.engine {
-            if engine.process.is_this() && threads::restore(engine.id) {
+            let resume = |record: &mut Record<B>| record.holder.resume_run();
+            if engine.process.is_this() && threads::with_current(engine, resume) == Some(true) {
                 engine.gate.take_back();
             }
         }

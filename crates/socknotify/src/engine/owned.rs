@@ -194,7 +194,7 @@ impl<B: Backend> Engine<B> {
         if let Ok(core) = self.enter() {
             if self.gate.raise(GateFlag::EXPOSED) {
                 self.leave(core);
-                self.arm_levels(&mut threads::take_levels(self.id));
+                threads::with_current(self, |record| self.arm_levels(&mut record.scratch));
             }
         }
         &self.backend

@@ -4,12 +4,14 @@
 pub(crate) use loom::{
     sync::atomic::{AtomicU64, AtomicUsize, fence},
     sync::{Condvar, Mutex, MutexGuard},
+    thread::LocalKey,
     thread_local,
 };
 #[cfg(not(interleavings))]
 pub(crate) use std::{
     sync::atomic::{AtomicU64, AtomicUsize, fence},
     sync::{Condvar, Mutex, MutexGuard},
+    thread::LocalKey,
     thread_local,
 };
 

@@ -22,10 +22,12 @@ use std::time::Duration;
 pub(crate) use self::sys::count_milliseconds;
 use self::sys::{Data, Errno, Reported, by_number};
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, ThisThread, Wait,
+    Waited,
 };
 use crate::os::calls::{call_error, refusal};
 use crate::os::{Fd, RawSocket};
+use crate::support::sync::{LocalKey, thread_local};
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// An `epoll` set and the means to wake its waiters.
@@ -215,6 +217,12 @@ impl AsFd for Epoll {
 
 impl Backend for Epoll {
     type Memory = Memory;
+
+    #[inline]
+    fn thread() -> &'static LocalKey<ThisThread<Self>> {
+        thread_local!(static THREAD: ThisThread<Epoll> = ThisThread::default());
+        &THREAD
+    }
 
     const KEEPS: bool = true;
     const SHARES: bool = true;

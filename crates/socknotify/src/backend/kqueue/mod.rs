@@ -63,12 +63,14 @@ use self::sys::{Errno, Event, Filter, Queue};
 use self::translate::Knotes;
 use self::waker::Waker;
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Reports, Table, ThisThread,
+    Wait, Waited,
 };
 use crate::os::Fd;
 use crate::os::calls::{call_error, refusal};
 use crate::support::lock::lock;
 use crate::support::pages::SharedPages;
+use crate::support::sync::{LocalKey, thread_local};
 use crate::{Entry, Error, RegistrationError};
 
 /// A kqueue, and the means to wake the waiting thread.
@@ -315,6 +317,12 @@ impl AsFd for Kqueue {
 
 impl Backend for Kqueue {
     type Memory = Memory;
+
+    #[inline]
+    fn thread() -> &'static LocalKey<ThisThread<Self>> {
+        thread_local!(static THREAD: ThisThread<Kqueue> = ThisThread::default());
+        &THREAD
+    }
 
     const KEEPS: bool = false;
     const IS_SILENT_BEHIND: bool = true;

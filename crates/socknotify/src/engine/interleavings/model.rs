@@ -9,9 +9,11 @@ use loom::thread;
 
 use super::WAITERS;
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, ThisThread, Wait,
+    Waited,
 };
 use crate::os::Fd;
+use crate::support::sync::{LocalKey, thread_local};
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// A backend that watches sockets which become readable when a test says so.
@@ -119,6 +121,12 @@ impl Model {
 
 impl Backend for Model {
     type Memory = ();
+
+    #[inline]
+    fn thread() -> &'static LocalKey<ThisThread<Self>> {
+        thread_local!(static THREAD: ThisThread<Model> = ThisThread::default());
+        &THREAD
+    }
 
     const KEEPS: bool = true;
     const SHARES: bool = true;

@@ -34,17 +34,25 @@ impl<B: Backend> Engine<B> {
             // The caller asks whether the port can be used.
             return Ok(());
         }
-        threads::with_scratch(self.id, |kept| {
-            let scratch = Scratch::<B::Memory>::of(kept);
-            if let Some(polls) = &mut polls {
-                scratch.add(polls);
+        // With the memory of this thread's calls, if there is some.
+        let mut record = threads::take_current(self);
+        let mut new;
+        let scratch = match &mut record {
+            Some(record) => &mut record.scratch,
+            None => {
+                new = Scratch::default();
+                &mut new
             }
-            self.apply(scratch, registrations);
-            self.arm(scratch, registrations);
-            if let Some(polls) = polls {
-                polls.refused.append(&mut scratch.refused);
-            }
-        });
+        };
+        if let Some(polls) = &mut polls {
+            scratch.add(polls);
+        }
+        self.apply(scratch, registrations);
+        self.arm(scratch, registrations);
+        if let Some(polls) = polls {
+            polls.refused.append(&mut scratch.refused);
+        }
+        record.map(threads::put);
         Ok(())
     }
 
@@ -594,13 +602,11 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Arm them now.
-    pub(in crate::engine) fn arm_levels(&self, levels: &mut Levels) {
-        if !levels.is_empty() && !self.is_closed() {
-            let mut scratch = Box::<Scratch<B::Memory>>::default();
-            // So that whatever still holds is reported to others.
-            self.collect_delivered(levels, &mut scratch.batch, false);
-            self.arm(&mut scratch, &mut []);
+    /// Arm those of this thread now, so that whatever still holds is reported to others.
+    pub(in crate::engine) fn arm_levels(&self, scratch: &mut Scratch<B::Memory>) {
+        if !scratch.levels.is_empty() && !self.is_closed() {
+            self.collect_delivered(&mut scratch.levels, &mut scratch.batch, false);
+            self.arm(scratch, &mut []);
         }
     }
 }

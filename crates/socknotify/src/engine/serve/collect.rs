@@ -139,7 +139,6 @@ impl<B: Backend> Engine<B> {
     pub(in crate::engine) fn ask(
         &self,
         scratch: &mut Scratch<B::Memory>,
-        levels: &mut Levels,
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> (usize, Waited) {
@@ -153,6 +152,7 @@ impl<B: Backend> Engine<B> {
             memory,
             batch,
             packets,
+            levels,
             ..
         } = scratch;
         let mut deliveries = Deliveries {

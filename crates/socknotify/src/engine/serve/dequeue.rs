@@ -1,13 +1,13 @@
 //! Dequeue: take a permit, and what is ready; otherwise poll, or park.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Caller, Polls};
+use crate::engine::Engine;
 use crate::engine::backend::Backend;
-use crate::engine::threads::{self, Flag, Holder, Levels, Parker, Record};
-use crate::engine::{Engine, Scratch};
+use crate::engine::threads::{self, Flag, Record};
 use crate::support::deadline::Deadline;
 use crate::support::sync::lock;
 use crate::{Entry, Error, Registration};
@@ -23,10 +23,7 @@ const RETRY: Duration = Duration::from_millis(2);
 struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
     polls: Option<&'call mut Polls>,
-    scratch: &'call mut Scratch<B::Memory>,
-    levels: &'call mut Levels,
-    holder: &'call Arc<Holder>,
-    parker: &'call Parker,
+    record: Box<Record<B>>,
     deadline: Deadline,
     has_permit: bool,
     /// It counts as polling.
@@ -49,31 +46,12 @@ impl<B: Backend> Engine<B> {
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
         let (polls, taking) = caller.map(|it| (it.polls, it.taking)).unzip();
-        let new = || {
-            let permits: Weak<Self> = Arc::downgrade(self);
-            let (holder, left) = lock(&self.roster).add();
-            (0..left).for_each(|_| self.settle_if_due(self.gate.leave()));
-            Box::new(Record::new(self.id, permits, holder))
-        };
-        let taken = threads::take(self.id, new);
-        let is_ending = taken.is_none();
-        let mut record = taken.unwrap_or_else(new);
-        let Record {
-            holder,
-            parker,
-            levels,
-            scratch,
-            ..
-        } = &mut *record;
-        let scratch = Scratch::<B::Memory>::of(scratch);
-        let has_permit = holder.end_run();
+        let record = threads::take(self);
+        let has_permit = record.holder.end_run();
         let mut call = Call {
-            scratch,
             registrations,
             polls,
-            levels,
-            holder: &*holder,
-            parker: &*parker,
+            record,
             deadline,
             has_permit,
             polls_now: false,
@@ -83,18 +61,21 @@ impl<B: Backend> Engine<B> {
         };
         let result = self.run(&mut call, entries);
         self.stop_polling(&mut call);
-        if let (true, Some(polls)) = (call.scratch.has_failed, call.polls) {
-            polls.refused.append(&mut call.scratch.refused);
+        let Record {
+            holder, scratch, ..
+        } = &mut *call.record;
+        if let (true, Some(polls)) = (scratch.has_failed, call.polls) {
+            polls.refused.append(&mut scratch.refused);
         }
-        if !call.levels.is_empty() && self.gate.load().has(Flag::EXPOSED) {
+        if !scratch.levels.is_empty() && self.gate.load().has(Flag::EXPOSED) {
             // The loop that watches the port has to see that they are still ready.
-            self.arm_levels(call.levels);
+            self.arm_levels(scratch);
         }
         let load = match result {
             Ok(_) => {
                 let address = taking.map_or(0, |it| Arc::as_ptr(it).addr());
-                if call.scratch.taking != address {
-                    call.scratch.taking = address;
+                if scratch.taking != address {
+                    scratch.taking = address;
                     holder.set_taking(taking);
                 }
                 let this = Arc::as_ptr(holder).addr();
@@ -111,10 +92,7 @@ impl<B: Backend> Engine<B> {
             self.leave_refused();
         }
         self.settle_if_due(load);
-        // While the thread ends, nothing would say when it has ended: so the record is dropped.
-        if !is_ending {
-            threads::put(record);
-        }
+        threads::put(call.record);
         result
     }
 
@@ -131,29 +109,30 @@ impl<B: Backend> Engine<B> {
         if load.has(Flag::CLOSED) {
             return Err(Error::Closed);
         }
-        call.scratch.has_failed = false;
+        let scratch = &mut call.record.scratch;
+        scratch.has_failed = false;
         if let Some(polls) = &mut call.polls {
-            call.scratch.add(polls);
+            scratch.add(polls);
         }
-        self.apply(call.scratch, call.registrations);
-        if !call.levels.is_empty() {
-            self.collect_delivered(call.levels, &mut call.scratch.batch, B::KEEPS);
+        self.apply(scratch, call.registrations);
+        if !scratch.levels.is_empty() {
+            self.collect_delivered(&mut scratch.levels, &mut scratch.batch, B::KEEPS);
         }
         if load.has(Flag::REFUSED) {
-            self.collect_refused(&mut call.scratch.batch);
+            self.collect_refused(&mut scratch.batch);
         }
         if self.limit() > self.concurrency {
             self.sample_if_due();
         }
-        self.queue_alarm_if_due(call.scratch, &call.deadline);
+        self.queue_alarm_if_due(scratch, &call.deadline);
         loop {
             // The limit has fallen, or a thread has returned from a scope of blocking work.
             if call.has_permit && load.taken() > self.limit() {
                 self.leave_excess(call);
             }
             if !call.has_permit && !self.gate.take(self.limit()) {
-                self.arm(call.scratch, call.registrations);
-                if call.scratch.has_failed || call.deadline.has_passed() {
+                self.arm(&mut call.record.scratch, call.registrations);
+                if call.record.scratch.has_failed || call.deadline.has_passed() {
                     return Err(Error::TimedOut);
                 }
                 self.wait_for_permit(call);
@@ -185,7 +164,7 @@ impl<B: Backend> Engine<B> {
             self.leave_refused();
         }
         let deadline = &mut call.deadline;
-        call.is_released = self.park(call.parker, || deadline.remaining());
+        call.is_released = self.park(&call.record.parker, || deadline.remaining());
         call.has_permit = call.is_released;
         call.polls_now = call.is_released;
     }
@@ -202,7 +181,7 @@ impl<B: Backend> Engine<B> {
             self.stop_polling(call);
             self.collect_both(call, entries, queued)
         } else {
-            let timeout = match call.scratch.has_failed {
+            let timeout = match call.record.scratch.has_failed {
                 true => Some(Duration::ZERO),
                 false => call.deadline.remaining(),
             };
@@ -249,7 +228,7 @@ impl<B: Backend> Engine<B> {
         if room > 0 {
             count = self.ask_now(call, &mut entries[..room]).0;
         } else {
-            self.arm(call.scratch, call.registrations);
+            self.arm(&mut call.record.scratch, call.registrations);
         }
         count + self.take_packets(&mut entries[count..])
     }
@@ -258,14 +237,14 @@ impl<B: Backend> Engine<B> {
     /// before it asked the system.
     #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(call.scratch, call.levels, entries, Some(Duration::ZERO));
+        let (count, waited) = self.ask(&mut call.record.scratch, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.lower_waking();
         }
-        self.finish_batch(call.scratch, call.registrations);
+        self.finish_batch(&mut call.record.scratch, call.registrations);
         let has_asked = waited.asked || entries.is_empty();
-        let may_be_more = waited.is_full || waited.woken || call.scratch.has_armed_late;
+        let may_be_more = waited.is_full || waited.woken || call.record.scratch.has_armed_late;
         (count, may_be_more || !has_asked)
     }
 
@@ -304,14 +283,14 @@ impl<B: Backend> Engine<B> {
             true => Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))),
             false => timeout,
         };
-        let (count, waited) = self.ask(call.scratch, call.levels, entries, until);
+        let (count, waited) = self.ask(&mut call.record.scratch, entries, until);
         self.stop_polling(call);
         if waited.woken {
             self.gate.lower_waking();
         }
-        self.finish_batch(call.scratch, call.registrations);
+        self.finish_batch(&mut call.record.scratch, call.registrations);
         if count == 0 && retries {
-            self.collect_refused(&mut call.scratch.batch);
+            self.collect_refused(&mut call.record.scratch.batch);
         }
         Some(count)
     }
@@ -321,7 +300,7 @@ impl<B: Backend> Engine<B> {
     /// It does not if another one dequeues: that one, if it is quick, dequeues again sooner than this one would wake.
     fn polls_itself(&self, call: &Call<'_, '_, B>, running: usize, polling: usize) -> bool {
         let is_quick_beside = || {
-            let this = Arc::as_ptr(call.holder).addr();
+            let this = Arc::as_ptr(&call.record.holder).addr();
             running > 0 && self.last.load(Ordering::Relaxed) != this && !self.is_eager()
         };
         polling <= self.pollers() && !is_quick_beside()

@@ -97,9 +97,9 @@ impl Roster {
 
     /// Add the calling thread. Threads that have ended without a word are dropped: a few are checked, the next ones in turn.
     /// That is more than are added, so the list does not grow. Returns how many permits these held.
-    pub(in crate::engine) fn add(&mut self) -> (Arc<Holder>, usize) {
+    pub(in crate::engine) fn add(&mut self, id: Option<ThreadId>) -> (Arc<Holder>, usize) {
         let permits = self.drop_ended();
-        let holder = Arc::new(Holder::new());
+        let holder = Arc::new(Holder::new(id));
         self.threads.push(Seen {
             holder: Arc::clone(&holder),
             state: Arc::new(ThreadState::of_this()),
