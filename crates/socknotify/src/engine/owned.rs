@@ -13,7 +13,7 @@ use super::table::Slot;
 use super::table::interest::{Flag, Interest, Mode, State};
 pub(crate) use super::threads::Taking;
 use super::threads::{self, Flag as GateFlag};
-use super::{Core, Engine, Scratch};
+use super::{Core, Engine};
 use crate::os::{self, Fd, RawSocket};
 use crate::values::entry::Arming;
 use crate::values::registration::Extra;
@@ -107,27 +107,14 @@ impl<B: Backend> Engine<B> {
         self.table.slot(os::fd(socket)?)
     }
 
-    /// Arm a socket that was enabled, for what is wanted by now. `None` if the system does not know it yet.
+    /// What is to be armed of a socket that was enabled. `None` if the system does not know it yet, or it was closed meanwhile.
     #[inline]
-    pub(super) fn collect_owned(
-        &self,
-        scratch: &mut Scratch<B::Memory>,
-        entry: &Registration<'_>,
-        index: u32,
-    ) -> Option<()> {
+    pub(super) fn enabled_owned(&self, entry: &Registration<'_>) -> Option<(Interest, &Slot)> {
         let fd = os::fd(entry.raw_socket())?;
         let slot = self.table.slot(fd)?;
         let word = slot.word();
-        if !word.is_owned() || slot.key() != entry.completion_key {
-            // It was closed meanwhile.
-            return Some(());
-        }
-        if !word.has(Flag::KNOWN) {
-            return None;
-        }
-        let interest = Interest { fd, word };
-        self.collect_arm(&mut scratch.batch, slot, interest, false, index);
-        Some(())
+        let is_this = word.is_owned() && slot.key() == entry.completion_key;
+        (is_this && word.has(Flag::KNOWN)).then_some((Interest { fd, word }, slot))
     }
 
     /// Arm an adopted socket for the first time. If it has ended, there is nothing to do.

@@ -86,11 +86,23 @@ impl Epoll {
     }
 
     /// Watch what is in the set in another way.
-    #[inline]
+    #[inline(always)]
     fn modify(&self, interest: &Interest) -> Result<(), ArmError> {
         let flags = translate::flags(interest);
         let data = Data::new(interest.fd, interest.generation());
         sys::modify(&self.set, by_number(&interest.fd), flags, data).map_err(arm_error)
+    }
+
+    #[cold]
+    fn add(&self, interest: &Interest) -> Result<(), ArmError> {
+        let flags = translate::flags(interest);
+        let data = Data::new(interest.fd, interest.generation());
+        match sys::add(&self.set, by_number(&interest.fd), flags, data) {
+            // Its number was closed and duplicated back.
+            Err(libc::EEXIST) => self.modify(interest),
+            Err(libc::EPERM) => Err(ArmError::Refused(RegistrationError::NotWatchable)),
+            added => added.map_err(|error| ArmError::Refused(refusal(error))),
+        }
     }
 
     /// Ask the kernel for as much as there is room for, up to this timeout, and report it.
@@ -243,18 +255,11 @@ impl Backend for Epoll {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
-        if !is_new {
-            return self.modify(interest);
-        }
-        let flags = translate::flags(interest);
-        let data = Data::new(interest.fd, interest.generation());
-        match sys::add(&self.set, by_number(&interest.fd), flags, data) {
-            // Its number was closed and duplicated back.
-            Err(libc::EEXIST) => self.modify(interest),
-            Err(libc::EPERM) => Err(ArmError::Refused(RegistrationError::NotWatchable)),
-            added => added.map_err(|error| ArmError::Refused(refusal(error))),
+        match is_new {
+            true => self.add(interest),
+            false => self.modify(interest),
         }
     }
 

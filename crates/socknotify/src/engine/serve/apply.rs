@@ -66,14 +66,15 @@ impl<B: Backend> Engine<B> {
     ) {
         for index in 0..entries.len() {
             let entry = &mut entries[index];
-            let done = match entry.is_owned() {
-                true => self.collect_owned(scratch, entry, index as u32),
-                false => self.enable_again(entry).map(|(interest, slot)| {
-                    self.collect_arm(&mut scratch.batch, slot, interest, false, index as u32);
-                }),
+            let enabled = match entry.is_owned() {
+                true => self.enabled_owned(entry),
+                false => self.enable_again(entry),
             };
-            match done {
-                Some(()) => entries[index].result = Ok(()),
+            match enabled {
+                Some((interest, slot)) => {
+                    entry.result = Ok(());
+                    self.collect_arm(&mut scratch.batch, slot, interest, false, index as u32);
+                }
                 None => self.apply_other(scratch, entries, index),
             }
         }
@@ -125,7 +126,11 @@ impl<B: Backend> Engine<B> {
     ) {
         let mut outcome = Outcome::Armed;
         if B::KEEPS && !is_armed {
-            outcome = slot.arm_latest(&mut interest, |interest| self.backend.arm(interest, false));
+            let arm = |interest: &Interest| self.backend.arm(interest, false);
+            let armed = arm(&interest);
+            if armed.is_err() || slot.word().generation() != interest.generation() {
+                outcome = slot.arm_until_latest(&mut interest, armed, arm);
+            }
             if outcome == Outcome::Armed {
                 if interest.word.has(Flag::LATE) {
                     slot.on_armed(interest.generation());
