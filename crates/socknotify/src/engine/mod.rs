@@ -23,8 +23,7 @@
 //!    connection's slot; or the connections that are left when the port closes, and their slots; or the list of messages.
 //! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
 //! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
-//! 4. Where a thread's worker says what it has taken ([`threads::Holder`]).
-//! 5. A backend's own locks.
+//! 4. A backend's own locks.
 //!
 //! The locks of helper threads, and of a listener's list, guard nothing else and are held for a moment.
 
@@ -157,8 +156,6 @@ struct Scratch<Memory> {
     packets: Vec<Entry>,
     /// Level-triggered registrations that the thread was notified of, which its next call arms.
     levels: Levels,
-    /// The address of where the holder says what it has taken; 0 for none.
-    taking: usize,
 }
 
 impl<Memory> Scratch<Memory> {
@@ -449,7 +446,7 @@ impl<B: Backend> Engine<B> {
     /// A thread has ended.
     fn on_ended(&self, holder: &Arc<Holder>) {
         if self.process.is_this() {
-            let (this, order) = (Arc::as_ptr(holder).addr(), Ordering::Relaxed);
+            let (this, order) = (holder.address(), Ordering::Relaxed);
             let _ = self.last.compare_exchange(this, 0, order, order);
             lock(&self.roster).remove(holder);
         }

@@ -11,7 +11,7 @@ pub(crate) use super::serve::{Caller, Polls};
 pub(crate) use super::table::Left;
 use super::table::Slot;
 use super::table::interest::{Flag, Interest, Mode, State};
-pub(crate) use super::threads::Taking;
+pub(crate) use super::threads::Holder;
 use super::threads::{self, Flag as GateFlag};
 use super::{Core, Engine};
 use crate::os::{self, Fd, RawSocket};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use loom::thread;
 
 use super::Engine;
-use super::owned::{Caller, Left, Polls, Taking};
+use super::owned::{Caller, Left, Polls};
 use crate::values::entry::Arming;
 use crate::values::registration::Extra;
 use crate::{
@@ -173,7 +173,7 @@ pub(crate) fn do_and_dequeue(
     }
     let caller = Caller {
         polls: &mut polls,
-        taking: &Arc::new(Taking::default()),
+        holder: &mut None,
     };
     port.process(&mut batch, entries, None, Some(caller))
 }

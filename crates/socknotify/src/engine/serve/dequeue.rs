@@ -45,7 +45,7 @@ impl<B: Backend> Engine<B> {
         deadline: Deadline,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
-        let (polls, taking) = caller.map(|it| (it.polls, it.taking)).unzip();
+        let (polls, known) = caller.map(|it| (it.polls, it.holder)).unzip();
         let record = threads::take(self);
         let has_permit = record.holder.end_run();
         let mut call = Call {
@@ -73,14 +73,13 @@ impl<B: Backend> Engine<B> {
         }
         let load = match result {
             Ok(_) => {
-                let address = taking.map_or(0, |it| Arc::as_ptr(it).addr());
-                if scratch.taking != address {
-                    scratch.taking = address;
-                    holder.set_taking(taking);
+                if let Some(known) = known {
+                    if known.as_ref().is_none_or(|it| !Arc::ptr_eq(it, holder)) {
+                        *known = Some(Arc::clone(holder));
+                    }
                 }
-                let this = Arc::as_ptr(holder).addr();
-                if self.last.load(Ordering::Relaxed) != this {
-                    self.last.store(this, Ordering::Relaxed);
+                if self.last.load(Ordering::Relaxed) != holder.address() {
+                    self.last.store(holder.address(), Ordering::Relaxed);
                 }
                 holder.begin_run();
                 self.gate.load()
@@ -300,8 +299,8 @@ impl<B: Backend> Engine<B> {
     /// It does not if another one dequeues: that one, if it is quick, dequeues again sooner than this one would wake.
     fn polls_itself(&self, call: &Call<'_, '_, B>, running: usize, polling: usize) -> bool {
         let is_quick_beside = || {
-            let this = Arc::as_ptr(&call.record.holder).addr();
-            running > 0 && self.last.load(Ordering::Relaxed) != this && !self.is_eager()
+            let is_other = self.last.load(Ordering::Relaxed) != call.record.holder.address();
+            running > 0 && is_other && !self.is_eager()
         };
         polling <= self.pollers() && !is_quick_beside()
     }

@@ -28,5 +28,5 @@ pub(super) use self::gate::{Flag, Gate, Load, UNLIMITED};
 pub(super) use self::limit::AdaptiveLimit;
 pub(super) use self::roster::Roster;
 pub(super) use self::scheduler::{Rules, Scheduler, Wake};
-pub(super) use self::thread::{Holder, Levels, Record, put, take, take_current, with_current};
-pub(crate) use self::thread::{Taking, ThisThread, leave_threads_unnamed};
+pub(crate) use self::thread::{Holder, ThisThread, leave_threads_unnamed};
+pub(super) use self::thread::{Levels, Record, put, take, take_current, with_current};

@@ -157,11 +157,9 @@ impl Roster {
             if !seen.update(now).runs() {
                 continue;
             }
-            let taken = seen.holder.taken();
-            if let Some((count, _)) = taken {
-                if std::mem::replace(&mut seen.taken, count) != count {
-                    seen.begin(now);
-                }
+            let (taken, key) = seen.holder.taken();
+            if std::mem::replace(&mut seen.taken, taken) != taken {
+                seen.begin(now);
             }
             let time = now.saturating_duration_since(seen.since);
             if let Some(id) = seen.holder.id.filter(|&id| one_of(id, time)) {
@@ -169,7 +167,7 @@ impl Roster {
                     id,
                     state: Arc::clone(&seen.state),
                     time,
-                    key: taken.map(|(_, key)| key),
+                    key,
                 });
             }
         }

@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 use super::scheduler::Parker;
 use crate::engine::{Backend, Engine, Scratch};
 use crate::os::Fd;
-use crate::support::sync::{AtomicU64, Mutex, lock};
+use crate::support::sync::AtomicU64;
 
 /// Level-triggered registrations that were delivered to a thread, with their generations.
 pub(in crate::engine) type Levels = Vec<(Fd, u32)>;
@@ -22,32 +22,6 @@ static NAMES_THREADS: AtomicBool = AtomicBool::new(true);
 
 pub(crate) fn leave_threads_unnamed() {
     NAMES_THREADS.store(false, Ordering::Relaxed);
-}
-
-/// How many packets a worker has taken of those that it has dequeued, and the key of the last one.
-#[derive(Debug, Default)]
-pub(crate) struct Taking {
-    count: AtomicUsize,
-    key: AtomicUsize,
-}
-
-impl Taking {
-    /// The worker takes a packet with this key.
-    #[inline]
-    pub(crate) fn take(&self, key: usize) {
-        self.key.store(key, Ordering::Relaxed);
-        // Nobody else writes it.
-        let count = self.count.load(Ordering::Relaxed);
-        self.count.store(count.wrapping_add(1), Ordering::Release);
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::Acquire)
-    }
-
-    pub(super) fn key(&self) -> usize {
-        self.key.load(Ordering::Relaxed)
-    }
 }
 
 /// What a thread does in a port, and how many times it has dequeued.
@@ -70,10 +44,11 @@ impl Word {
 }
 
 /// A thread, as a port sees it.
-pub(in crate::engine) struct Holder {
+pub(crate) struct Holder {
     word: AtomicU64,
-    /// Where the worker that it has dequeued with says what it has taken.
-    taking: Mutex<Option<Arc<Taking>>>,
+    /// How many packets a worker has taken of those that the thread has dequeued, and the key of the last one.
+    taken: AtomicUsize,
+    key: AtomicUsize,
     /// `None` if it was ending, or if nobody is told of slow threads.
     pub(super) id: Option<ThreadId>,
 }
@@ -82,9 +57,25 @@ impl Holder {
     pub(super) fn new(id: Option<ThreadId>) -> Self {
         Holder {
             word: AtomicU64::new(0),
-            taking: Mutex::new(None),
+            taken: AtomicUsize::new(0),
+            key: AtomicUsize::new(0),
             id,
         }
+    }
+
+    /// Tells it from the others.
+    #[inline]
+    pub(in crate::engine) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Its worker takes a packet with this key.
+    #[inline]
+    pub(crate) fn take(&self, key: usize) {
+        self.key.store(key, Ordering::Relaxed);
+        // Nobody else writes it.
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.taken.store(taken.wrapping_add(1), Ordering::Release);
     }
 
     pub(super) fn word(&self) -> Word {
@@ -120,14 +111,11 @@ impl Holder {
         word & Word::RUNS == 0
     }
 
-    pub(in crate::engine) fn set_taking(&self, taking: Option<&Arc<Taking>>) {
-        *lock(&self.taking) = taking.cloned();
-    }
-
-    /// How many packets its worker has taken, and the key of the last one. `None` if it has no worker.
-    pub(super) fn taken(&self) -> Option<(usize, usize)> {
-        let taking = lock(&self.taking);
-        taking.as_ref().map(|it| (it.count(), it.key()))
+    /// How many packets its worker has taken, and the key of the last one.
+    pub(super) fn taken(&self) -> (usize, Option<usize>) {
+        let taken = self.taken.load(Ordering::Acquire);
+        let key = self.key.load(Ordering::Relaxed);
+        (taken, (taken > 0).then_some(key))
     }
 }
 
