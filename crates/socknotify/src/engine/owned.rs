@@ -6,11 +6,10 @@
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::serve::apply::flag_of;
 pub(crate) use super::serve::{Caller, Polls};
 pub(crate) use super::table::Left;
 use super::table::Slot;
-use super::table::interest::{Flag, Interest, Mode, State};
+use super::table::interest::{Flag, Interest, Mode, State, Word};
 pub(crate) use super::threads::Holder;
 use super::threads::{self, Flag as GateFlag};
 use super::{Core, Engine};
@@ -41,24 +40,17 @@ impl<B: Backend> Engine<B> {
             if self.has(fd)? {
                 return Err(RegistrationError::OtherKey);
             }
-            self.forget(&mut core, fd);
             let extra = match is_descriptor {
                 true => Extra::Descriptor,
                 false => Extra::Owned,
             };
-            let identity = self.claim(fd, extra, true)?;
-            let flag = flag_of(identity);
-            let word = self.table.entry(fd).begin(key, identity, |word| {
-                let word = word.with_state(State::Disabled);
-                word.with(Flag::OWNED).with(flag)
-            });
-            core.registered += 1;
+            let disabled = |word: Word| word.with_state(State::Disabled).with(Flag::OWNED);
+            let word = self.begin(&mut core, fd, key, extra, true, disabled)?;
             // Whether what is no socket can be watched is found out when it is added.
-            if flag == Flag::DESCRIPTOR {
-                self.arm_now(&mut core, fd, word)
-                    .inspect_err(|_| self.forget(&mut core, fd))?;
+            match word.has(Flag::DESCRIPTOR) {
+                true => self.arm_new(&mut core, fd, word),
+                false => Ok(()),
             }
-            Ok(())
         });
         Ok(adopted)
     }

@@ -2,7 +2,7 @@
 
 use super::Caller;
 use crate::engine::backend::{Arm, Backend, Wait};
-use crate::engine::table::interest::{ArmError, Flag, Interest, State, Word, mode_of};
+use crate::engine::table::interest::{ArmError, Flag, Interest, Mode, State, Word, mode_of};
 use crate::engine::table::{Outcome, Slot};
 use crate::engine::threads::{self, Flag as GateFlag, Levels};
 use crate::engine::{Core, Engine, Scratch};
@@ -10,14 +10,6 @@ use crate::os::{self, Fd};
 use crate::support::sync::lock;
 use crate::values::registration::Extra;
 use crate::{Error, Operation, Registration, RegistrationError};
-
-/// The flag of what has this identity.
-pub(in crate::engine) fn flag_of(identity: u64) -> Flag {
-    match identity & crate::engine::DESCRIPTOR {
-        0 => Flag::NONE,
-        _ => Flag::DESCRIPTOR,
-    }
-}
 
 impl<B: Backend> Engine<B> {
     /// Apply registrations, and do not dequeue.
@@ -220,21 +212,14 @@ impl<B: Backend> Engine<B> {
                 // Another thread has armed it.
                 continue;
             }
-            if is_current {
-                entry.result = self
-                    .arm_now(&mut core, fd, word)
-                    .or_else(|error| match error {
-                        ArmError::Stale if !entry.is_owned() => {
-                            self.enable_new(&mut core, fd, entry)
-                        }
-                        error => Err(error.into()),
-                    });
-            } else if !entry.is_owned()
-                && (word.state() == State::Vacant
-                    || word.is_live() && slot.key() == entry.completion_key)
-            {
-                // An earlier entry, or another thread, has found out that what was registered is closed. So this is
-                // something else.
+            let is_this = word.is_live() && slot.key() == entry.completion_key;
+            if entry.is_owned() {
+                if is_current {
+                    entry.result = self.arm_now(&mut core, fd, word).map_err(Into::into);
+                }
+            } else if is_this || word.state() == State::Vacant {
+                // If it is not this one's interest that is wanted now, an earlier entry, or another thread, has found out that what
+                // was registered is closed. So this is something else.
                 entry.result = self.enable(&mut core, fd, entry);
             }
             scratch.has_failed |= entry.is_owned() && entry.result.is_err();
@@ -291,60 +276,73 @@ impl<B: Backend> Engine<B> {
         fd: Fd,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
+        let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
         let Some(slot) = self.table.slot(fd) else {
-            return self.enable_new(core, fd, entry);
+            return self.enable_new(core, fd, entry, mode);
         };
+        let enabled = slot.enable(entry.completion_key, entry.event_filter, mode);
+        if let Some(word) = enabled {
+            return match self.arm_now(core, fd, word) {
+                // It was closed, and this is something else.
+                Err(ArmError::Stale) => self.enable_new(core, fd, entry, mode),
+                armed => Ok(armed?),
+            };
+        }
         let word = slot.word();
         match word.state() {
-            State::Vacant | State::Removed => self.enable_new(core, fd, entry),
-            State::Enabled | State::Disabled
-                if slot.key() == entry.completion_key && word.has(Flag::KNOWN) =>
-            {
-                let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
-                let enabled = slot.change(|word| {
-                    word.is_live()
-                        .then(|| word.enabled(entry.event_filter, mode))
-                });
-                let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| {
-                    self.arm_now(core, fd, word)
-                });
-                match armed {
-                    // It was closed, and this is something else.
-                    Err(ArmError::Stale) => self.enable_new(core, fd, entry),
-                    armed => Ok(armed?),
-                }
-            }
-            State::Enabled | State::Disabled | State::Removing => {
-                if !self.is_same(fd, word)? {
-                    return self.enable_new(core, fd, entry);
-                }
-                match word.state() {
-                    State::Removing => Err(RegistrationError::RemovePending),
-                    _ => Err(RegistrationError::OtherKey),
-                }
-            }
+            State::Vacant | State::Removed => self.enable_new(core, fd, entry, mode),
+            _ if !self.is_same(fd, word)? => self.enable_new(core, fd, entry, mode),
+            State::Removing => Err(RegistrationError::RemovePending),
+            State::Enabled | State::Disabled => Err(RegistrationError::OtherKey),
         }
     }
 
-    /// Register what this port does not have. If its number has a registration even so, that one's file was closed.
+    /// Register what this port does not have.
     fn enable_new(
         &self,
         core: &mut Core,
         fd: Fd,
         entry: &Registration<'_>,
+        mode: Mode,
     ) -> Result<(), RegistrationError> {
-        self.forget(core, fd);
         if entry.extra == Extra::Known {
+            self.forget(core, fd);
             return Err(RegistrationError::NotFound);
         }
-        let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
-        let identity = self.claim(fd, entry.extra, entry.is_borrowed)?;
-        let slot = self.table.entry(fd);
-        let word = slot.begin(entry.completion_key, identity, |word| {
-            word.enabled(entry.event_filter, mode)
-                .with(flag_of(identity))
-        });
+        let enabled = |word: Word| word.enabled(entry.event_filter, mode);
+        let (key, extra) = (entry.completion_key, entry.extra);
+        let word = self.begin(core, fd, key, extra, entry.is_borrowed, enabled)?;
+        self.arm_new(core, fd, word)
+    }
+
+    /// Begin a registration. If its number has one even so, that one's file was closed.
+    pub(in crate::engine) fn begin(
+        &self,
+        core: &mut Core,
+        fd: Fd,
+        key: usize,
+        extra: Extra,
+        is_borrowed: bool,
+        word: impl Fn(Word) -> Word,
+    ) -> Result<Word, RegistrationError> {
+        self.forget(core, fd);
+        let identity = self.claim(fd, extra, is_borrowed)?;
+        let flag = match identity & crate::engine::DESCRIPTOR {
+            0 => Flag::NONE,
+            _ => Flag::DESCRIPTOR,
+        };
         core.registered += 1;
+        let slot = self.table.entry(fd);
+        Ok(slot.begin(key, identity, |before| word(before).with(flag)))
+    }
+
+    /// Arm a registration that has begun, or end it.
+    pub(in crate::engine) fn arm_new(
+        &self,
+        core: &mut Core,
+        fd: Fd,
+        word: Word,
+    ) -> Result<(), RegistrationError> {
         self.arm_now(core, fd, word).map_err(|error| {
             self.forget(core, fd);
             error.into()
@@ -353,12 +351,7 @@ impl<B: Backend> Engine<B> {
 
     /// Identify what is to be registered, and claim it for this port, unless several ports may watch it: what is no socket,
     /// and what a runtime asks for by a call of its own, as of `epoll`.
-    pub(in crate::engine) fn claim(
-        &self,
-        fd: Fd,
-        extra: Extra,
-        is_borrowed: bool,
-    ) -> Result<u64, RegistrationError> {
+    fn claim(&self, fd: Fd, extra: Extra, is_borrowed: bool) -> Result<u64, RegistrationError> {
         let identify = || match extra {
             Extra::Descriptor => self.backend.identify_any(fd),
             _ => self.backend.identify(fd),
@@ -450,21 +443,9 @@ impl<B: Backend> Engine<B> {
         let Ok((before, _)) = slot.change(removing) else {
             return self.not_found(fd);
         };
-        let disarmed = match before.has(Flag::KNOWN) {
-            true => self.backend.disarm(fd),
-            false => Ok(()),
-        };
-        match disarmed {
-            Err(ArmError::Stale) => return self.is_another(core, fd),
-            Err(ArmError::Refused(error)) => {
-                // What it was armed with is stale.
-                let restored = before.advanced().advanced().without(Flag::DELIVERED);
-                if slot.change(|_| Some(restored)).is_ok() {
-                    self.arm_now(core, fd, restored)?;
-                }
-                return Err(error);
-            }
-            Ok(()) => {}
+        // If the system refuses, its reports are stale.
+        if before.has(Flag::KNOWN) && self.backend.disarm(fd) == Err(ArmError::Stale) {
+            return self.is_another(core, fd);
         }
         if is_silent {
             self.forget(core, fd);
