@@ -47,7 +47,7 @@ pub(crate) use self::table::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Outcome, Report, Table};
 pub(crate) use self::threads::{ThisThread, leave_threads_unnamed};
 
-use self::serve::{Caller, Polls};
+use self::serve::Caller;
 use self::threads::{
     AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Record, Roster, Rules, Scheduler, UNLIMITED,
     Wake,
@@ -149,24 +149,13 @@ struct Scratch<Memory> {
     batch: Vec<Arm>,
     /// A connection of this call could not be armed: its owner has to be notified in any case.
     has_failed: bool,
-    /// Those of them that were to be polled: see [`Polls`].
+    /// Those of them that were to be polled: see [`Polls`](serve::Polls).
     refused: Vec<(usize, RegistrationError)>,
     /// Some of the last batch was armed after the backend was asked for reports.
     has_armed_late: bool,
     packets: Vec<Entry>,
     /// Level-triggered registrations that the thread was notified of, which its next call arms.
     levels: Levels,
-}
-
-impl<Memory> Scratch<Memory> {
-    /// Take over what a worker has to poll.
-    #[inline]
-    fn add(&mut self, polls: &mut Polls) {
-        match self.batch.is_empty() {
-            true => std::mem::swap(&mut self.batch, &mut polls.batch),
-            false => self.batch.append(&mut polls.batch),
-        }
-    }
 }
 
 type Guard<'a> = MutexGuard<'a, Core>;

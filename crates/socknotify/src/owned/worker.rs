@@ -272,7 +272,6 @@ impl<T: Source, M> Worker<T, M> {
     /// Take back the connections that the system refuses to watch. True if there is one.
     fn take_back_refused(&mut self) -> bool {
         self.is_any_new = false;
-        self.polls.clear();
         for registration in self.registrations.drain(..) {
             if let Err(error) = registration.result() {
                 let refused = (registration.completion_key, error);

@@ -37,7 +37,7 @@ impl<B: Backend> Engine<B> {
             }
         };
         if let Some(polls) = &mut polls {
-            scratch.add(polls);
+            std::mem::swap(&mut scratch.batch, &mut polls.batch);
         }
         self.apply(scratch, registrations);
         self.arm(scratch, registrations);

@@ -67,14 +67,14 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
 impl<B: Backend> Engine<B> {
     /// Whether what is known to be ready may be delivered without asking the backend for more.
     #[inline]
-    pub(in crate::engine) fn may_skip(&self) -> bool {
-        (1..=SKIPS).contains(&self.skips.load(Ordering::Relaxed)) && self.has_asked_lately()
-    }
-
-    /// The model checker knows no time.
-    fn has_asked_lately(&self) -> bool {
-        let asked = self.asked.load(Ordering::Relaxed);
-        cfg!(interleavings) || self.now().saturating_sub(asked) < SKIPPED_FOR
+    fn may_skip(&self) -> bool {
+        // The model checker knows no time.
+        let passed = || {
+            self.now()
+                .saturating_sub(self.asked.load(Ordering::Relaxed))
+        };
+        let has_asked_lately = || cfg!(interleavings) || passed() < SKIPPED_FOR;
+        (1..=SKIPS).contains(&self.skips.load(Ordering::Relaxed)) && has_asked_lately()
     }
 
     fn now(&self) -> u64 {
@@ -91,11 +91,6 @@ impl<B: Backend> Engine<B> {
         if self.may_skip() {
             self.skips.store(0, Ordering::Relaxed);
         }
-    }
-
-    /// Whether the last call that asked had no room for all that is ready, as far as is known.
-    pub(in crate::engine) fn has_more(&self) -> bool {
-        self.skips.load(Ordering::Relaxed) == FULL
     }
 
     /// Count what came out of a call without asking the backend.
@@ -146,7 +141,7 @@ impl<B: Backend> Engine<B> {
             room: entries.len(),
             timeout,
             may_skip: self.may_skip(),
-            has_more: self.has_more(),
+            has_more: self.skips.load(Ordering::Relaxed) == FULL,
         };
         let Scratch {
             memory,

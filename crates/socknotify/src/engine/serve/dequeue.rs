@@ -111,7 +111,7 @@ impl<B: Backend> Engine<B> {
         let scratch = &mut call.record.scratch;
         scratch.has_failed = false;
         if let Some(polls) = &mut call.polls {
-            scratch.add(polls);
+            std::mem::swap(&mut scratch.batch, &mut polls.batch);
         }
         self.apply(scratch, call.registrations);
         if !scratch.levels.is_empty() {

@@ -32,11 +32,6 @@ impl Polls {
         });
     }
 
-    /// They are another's to arm.
-    pub(crate) fn clear(&mut self) {
-        self.batch.clear();
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.batch.is_empty()
     }

@@ -57,13 +57,9 @@ pub(in crate::engine) struct Busy {
 impl Busy {
     /// What is known of it, and the key of the packet that its worker has taken last.
     pub(in crate::engine) fn describe(&self) -> (SlowThread, Option<usize>) {
-        let seen = self.state.describe();
         let thread = SlowThread {
-            thread: self.id,
-            id: seen.id,
-            name: seen.name,
             time: self.time,
-            system_call: seen.system_call,
+            ..SlowThread::of(self.id, self.state.describe())
         };
         (thread, self.key)
     }
