@@ -126,7 +126,7 @@ impl Afd {
     /// Arm a batch. True if something could not be armed.
     fn arm_batch(&self, state: &mut State, table: &Table, batch: &mut [Arm]) -> bool {
         // The port arms levels again by itself: the number of a closed socket is not polled.
-        let is_level = |interest: &Interest| interest.mode() == Mode::Level;
+        let is_level = |interest: &Interest| interest.word.mode() == Mode::Level;
         if batch.iter().any(|arm| is_level(&arm.interest)) {
             closes::catch_up();
         }

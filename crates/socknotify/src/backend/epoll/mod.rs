@@ -63,7 +63,7 @@ pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
 /// Whether the port owns the socket. What else is armed already is level-triggered.
 #[inline]
 fn is_owned(arm: &Arm) -> bool {
-    arm.interest.mode() == Mode::Kept
+    arm.interest.word.mode() == Mode::Kept
 }
 
 const EDGE: u32 = libc::EPOLLIN as u32 | libc::EPOLLET as u32;
@@ -89,14 +89,14 @@ impl Epoll {
     #[inline(always)]
     fn modify(&self, interest: &Interest) -> Result<(), ArmError> {
         let flags = translate::flags(interest);
-        let data = Data::new(interest.fd, interest.generation());
+        let data = Data::new(interest.fd, interest.word.generation());
         sys::modify(&self.set, by_number(&interest.fd), flags, data).map_err(arm_error)
     }
 
     #[cold]
     fn add(&self, interest: &Interest) -> Result<(), ArmError> {
         let flags = translate::flags(interest);
-        let data = Data::new(interest.fd, interest.generation());
+        let data = Data::new(interest.fd, interest.word.generation());
         match sys::add(&self.set, by_number(&interest.fd), flags, data) {
             // Its number was closed and duplicated back.
             Err(libc::EEXIST) => self.modify(interest),
@@ -213,9 +213,9 @@ impl Epoll {
             room -= 1;
             reports.add(Report {
                 fd: interest.fd,
-                generation: interest.generation(),
+                generation: interest.word.generation(),
                 events,
-                polled: Some(interest.arming()),
+                polled: Some(interest.word.arming()),
             });
         }
     }

@@ -248,7 +248,7 @@ impl Kqueue {
     fn follow(&self, table: &Table, batch: &mut [Arm], refused: Option<&[Event]>) -> bool {
         let mut has_failed = false;
         for arm in batch.iter_mut().filter(|arm| arm.outcome == Outcome::Armed) {
-            let (fd, generation) = (arm.interest.fd, arm.interest.generation());
+            let (fd, generation) = (arm.interest.fd, arm.interest.word.generation());
             let is_this = |it: &Event| it.fd() == fd && it.generation() == generation;
             let mut is_made = refused.is_some_and(|them| !them.iter().any(is_this));
             arm.outcome = table.arm_latest(&mut arm.interest, |interest| {

@@ -158,8 +158,9 @@ impl Backend for Model {
         }
         socket.interest = Some(*interest);
         socket.is_silent = !interest.is_enabled();
-        socket.is_due =
-            socket.readable && interest.is_enabled() && interest.filter().contains(EventFilter::IN);
+        socket.is_due = socket.readable
+            && interest.is_enabled()
+            && interest.word.filter().contains(EventFilter::IN);
         kernel.call();
         Ok(())
     }
@@ -221,10 +222,10 @@ impl Backend for Model {
                 break;
             }
             socket.is_due = false;
-            socket.is_silent = interest.mode() == Mode::Once;
+            socket.is_silent = interest.word.mode() == Mode::Once;
             reports.push(Report {
                 fd: interest.fd,
-                generation: interest.generation(),
+                generation: interest.word.generation(),
                 events: Events::IN,
                 polled: None,
             });

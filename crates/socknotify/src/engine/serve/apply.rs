@@ -120,12 +120,12 @@ impl<B: Backend> Engine<B> {
         if B::KEEPS && !is_armed {
             let arm = |interest: &Interest| self.backend.arm(interest, false);
             let armed = arm(&interest);
-            if armed.is_err() || slot.word().generation() != interest.generation() {
+            if armed.is_err() || slot.word().generation() != interest.word.generation() {
                 outcome = slot.arm_until_latest(&mut interest, armed, arm);
             }
             if outcome == Outcome::Armed {
                 if interest.word.has(Flag::LATE) {
-                    slot.on_armed(interest.generation());
+                    slot.on_armed(interest.word.generation());
                 }
                 return;
             }
@@ -183,7 +183,7 @@ impl<B: Backend> Engine<B> {
             let fd = arm.interest.fd;
             let slot = self.table.entry(fd);
             let word = slot.word();
-            let is_current = word.generation() == arm.interest.generation();
+            let is_current = word.generation() == arm.interest.word.generation();
             let entry = match (arm.entry, arm.outcome) {
                 (_, Outcome::Overtaken)
                 | (Arm::NO_ENTRY, Outcome::Failed(ArmError::Refused(_))) => {
@@ -398,7 +398,7 @@ impl<B: Backend> Engine<B> {
         let changed = slot.change(|current| match outcome {
             _ if !current.is_live() => None,
             Outcome::Failed(_) => {
-                let is_this = current.generation() == interest.generation();
+                let is_this = current.generation() == interest.word.generation();
                 let fails = is_this && !current.is_dequeued_since(interest.word);
                 fails.then(|| current.with_state(State::Disabled))
             }
@@ -539,7 +539,7 @@ impl<B: Backend> Engine<B> {
     /// The backend has refused to arm this again. Threads that dequeue and poll try it later.
     #[cold]
     pub(in crate::engine) fn postpone(&self, core: &mut Core, interest: &Interest) {
-        let generation = interest.generation();
+        let generation = interest.word.generation();
         let postponed = self.table.entry(interest.fd).change(|word| {
             let is_due = word.generation() == generation && word.is_enabled();
             (is_due && !word.has(Flag::DELIVERED)).then(|| word.with(Flag::DELIVERED))

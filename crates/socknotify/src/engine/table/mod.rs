@@ -178,11 +178,11 @@ impl Slot {
         mut result: Result<(), ArmError>,
         mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
     ) -> Outcome {
-        let first = interest.generation();
+        let first = interest.word.generation();
         let mut has_armed = false;
         loop {
             let word = self.word();
-            if word.generation() == interest.generation() {
+            if word.generation() == interest.word.generation() {
                 return match result {
                     Ok(()) => Outcome::Armed,
                     Err(ArmError::Refused(_))
@@ -435,8 +435,8 @@ impl Table {
     #[allow(dead_code, reason = "not every backend asks")]
     pub(crate) fn is_waiting(&self, interest: &Interest) -> bool {
         let word = self.word(interest.fd);
-        let is_same = word.generation() == interest.generation();
-        word.is_due() && is_same && word.arming() == interest.arming()
+        let is_same = word.generation() == interest.word.generation();
+        word.is_due() && is_same && word.arming() == interest.word.arming()
     }
 
     /// The numbers of all registrations, with their words.
