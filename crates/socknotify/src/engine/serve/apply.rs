@@ -2,7 +2,7 @@
 
 use super::Caller;
 use crate::engine::backend::{Arm, Backend, Wait};
-use crate::engine::table::interest::{ArmError, Flag, Interest, Mode, State, Word, mode_of};
+use crate::engine::table::interest::{ArmError, Flag, Interest, State, Word, mode_of};
 use crate::engine::table::{Outcome, Slot};
 use crate::engine::threads::{self, Flag as GateFlag, Levels};
 use crate::engine::{Core, Engine, Scratch};
@@ -190,10 +190,9 @@ impl<B: Backend> Engine<B> {
                     self.postpone(&mut core, &arm.interest);
                     continue;
                 }
-                (Arm::NO_ENTRY, outcome) => {
+                (Arm::NO_ENTRY, _) => {
                     // It was armed again. If the number refers to another file, its registration has ended.
-                    let is_stale = is_current && outcome != Outcome::Ended;
-                    if is_stale && !self.is_watched(fd, word) {
+                    if is_current && !self.is_watched(fd, word) {
                         self.forget(&mut core, fd);
                     }
                     continue;
@@ -212,14 +211,14 @@ impl<B: Backend> Engine<B> {
                 // Another thread has armed it.
                 continue;
             }
-            let is_this = word.is_live() && slot.key() == entry.completion_key;
-            if entry.is_owned() {
-                if is_current {
-                    entry.result = self.arm_now(&mut core, fd, word).map_err(Into::into);
-                }
-            } else if is_this || word.state() == State::Vacant {
-                // If it is not this one's interest that is wanted now, an earlier entry, or another thread, has found out that what
-                // was registered is closed. So this is something else.
+            if is_current {
+                entry.result = self.arm_known(&mut core, fd, entry, word);
+            } else if !entry.is_owned()
+                && (word.state() == State::Vacant
+                    || word.is_live() && slot.key() == entry.completion_key)
+            {
+                // An earlier entry, or another thread, has found out that what was registered is closed. So this is
+                // something else.
                 entry.result = self.enable(&mut core, fd, entry);
             }
             scratch.has_failed |= entry.is_owned() && entry.result.is_err();
@@ -276,24 +275,35 @@ impl<B: Backend> Engine<B> {
         fd: Fd,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
         let Some(slot) = self.table.slot(fd) else {
-            return self.enable_new(core, fd, entry, mode);
+            return self.enable_new(core, fd, entry);
         };
+        let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
         let enabled = slot.enable(entry.completion_key, entry.event_filter, mode);
         if let Some(word) = enabled {
-            return match self.arm_now(core, fd, word) {
-                // It was closed, and this is something else.
-                Err(ArmError::Stale) => self.enable_new(core, fd, entry, mode),
-                armed => Ok(armed?),
-            };
+            return self.arm_known(core, fd, entry, word);
         }
         let word = slot.word();
         match word.state() {
-            State::Vacant | State::Removed => self.enable_new(core, fd, entry, mode),
-            _ if !self.is_same(fd, word)? => self.enable_new(core, fd, entry, mode),
+            State::Vacant | State::Removed => self.enable_new(core, fd, entry),
+            _ if !self.is_same(fd, word)? => self.enable_new(core, fd, entry),
             State::Removing => Err(RegistrationError::RemovePending),
             State::Enabled | State::Disabled => Err(RegistrationError::OtherKey),
+        }
+    }
+
+    /// Arm what is registered.
+    fn arm_known(
+        &self,
+        core: &mut Core,
+        fd: Fd,
+        entry: &Registration<'_>,
+        word: Word,
+    ) -> Result<(), RegistrationError> {
+        match self.arm_now(core, fd, word) {
+            // It was closed, and this is something else.
+            Err(ArmError::Stale) if !entry.is_owned() => self.enable_new(core, fd, entry),
+            armed => Ok(armed?),
         }
     }
 
@@ -303,12 +313,12 @@ impl<B: Backend> Engine<B> {
         core: &mut Core,
         fd: Fd,
         entry: &Registration<'_>,
-        mode: Mode,
     ) -> Result<(), RegistrationError> {
         if entry.extra == Extra::Known {
             self.forget(core, fd);
             return Err(RegistrationError::NotFound);
         }
+        let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
         let enabled = |word: Word| word.enabled(entry.event_filter, mode);
         let (key, extra) = (entry.completion_key, entry.extra);
         let word = self.begin(core, fd, key, extra, entry.is_borrowed, enabled)?;
@@ -412,7 +422,7 @@ impl<B: Backend> Engine<B> {
                 self.postpone(core, &interest);
                 Ok(())
             }
-            (Outcome::Armed | Outcome::Ended, _) => Ok(()),
+            (Outcome::Armed, _) => Ok(()),
         }
     }
 

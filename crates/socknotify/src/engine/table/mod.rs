@@ -182,21 +182,16 @@ impl Slot {
         let mut has_armed = false;
         loop {
             let word = self.word();
-            if word.generation() == interest.word.generation() {
+            let generation = word.generation();
+            if generation == interest.word.generation() || !word.is_live() {
                 return match result {
                     Ok(()) => Outcome::Armed,
                     Err(ArmError::Refused(_))
-                        if word.generation() != first && (has_armed || word.has(Flag::KNOWN)) =>
+                        if generation != first && (has_armed || word.has(Flag::KNOWN)) =>
                     {
                         Outcome::Overtaken
                     }
                     Err(error) => Outcome::Failed(error),
-                };
-            }
-            if !word.is_live() {
-                return match result {
-                    Ok(()) => Outcome::Armed,
-                    Err(_) => Outcome::Ended,
                 };
             }
             has_armed |= result.is_ok();
@@ -375,12 +370,10 @@ pub(crate) enum Outcome {
     /// It is armed; or another thread has changed the interest, and what it wants is armed; or it was, and has ended since: it
     /// is not to be registered again.
     Armed,
-    /// It is not armed.
+    /// It is not armed. It may have ended.
     Failed(ArmError),
     /// The system knows it, and refused what another thread has enabled meanwhile: that is tried again later.
     Overtaken,
-    /// It is not armed, and the registration has ended.
-    Ended,
 }
 
 /// All registrations of a port.
@@ -426,7 +419,7 @@ impl Table {
     ) -> Outcome {
         match self.slot(interest.fd) {
             Some(slot) => slot.arm_latest(interest, arm),
-            None => Outcome::Ended,
+            None => Outcome::Failed(ArmError::Stale),
         }
     }
 
@@ -509,7 +502,7 @@ mod tests {
                 assert!(ended.is_ok());
                 armed
             });
-            let ended = armed.map_or(Outcome::Ended, |()| Outcome::Armed);
+            let ended = armed.map_or_else(Outcome::Failed, |()| Outcome::Armed);
             assert_eq!(outcome, ended);
         }
     }
