@@ -94,10 +94,17 @@ impl<B: Backend> Engine<B> {
     #[inline]
     pub(super) fn enabled_owned(&self, entry: &Registration<'_>) -> Option<(Interest, &Slot)> {
         let fd = os::fd(entry.raw_socket())?;
+        let (slot, word) = self.owned(fd, entry.completion_key)?;
+        word.has(Flag::KNOWN)
+            .then_some((Interest { fd, word }, slot))
+    }
+
+    /// The slot and the word of a socket that the port owns under this key.
+    #[inline]
+    fn owned(&self, fd: Fd, key: usize) -> Option<(&Slot, Word)> {
         let slot = self.table.slot(fd)?;
         let word = slot.word();
-        let is_this = word.is_owned() && slot.key() == entry.completion_key;
-        (is_this && word.has(Flag::KNOWN)).then_some((Interest { fd, word }, slot))
+        (word.is_owned() && slot.key() == key).then_some((slot, word))
     }
 
     /// Arm an adopted socket for the first time. If it has ended, there is nothing to do.
@@ -107,11 +114,7 @@ impl<B: Backend> Engine<B> {
         fd: Fd,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        let Some(slot) = self.table.slot(fd) else {
-            return Ok(());
-        };
-        let word = slot.word();
-        if word.is_owned() && slot.key() == entry.completion_key {
+        if let Some((slot, word)) = self.owned(fd, entry.completion_key) {
             self.arm_now(core, fd, word)?;
             slot.on_armed(word.generation());
         }
@@ -126,16 +129,11 @@ impl<B: Backend> Engine<B> {
         let (Some(fd), Ok(mut core)) = (os::fd(socket), self.enter()) else {
             return;
         };
-        let Some(slot) = self.table.slot(fd) else {
+        let Some((_, word)) = self.owned(fd, key) else {
             return;
         };
-        let word = slot.word();
-        if !word.is_owned() || slot.key() != key {
-            return;
-        }
-        let is_known = word.has(Flag::KNOWN);
         self.forget(&mut core, fd);
-        if is_known {
+        if word.has(Flag::KNOWN) {
             // If that fails, its reports are stale.
             let _ = self.backend.disarm(fd);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use super::gate::{Flag, Gate, Load};
+use super::gate::{Flag, Load};
 use super::limit::{AdaptiveLimit, Look, PERIOD, Rises, Sample};
 use super::thread::{Holder, Word};
 use crate::SlowThread;
@@ -171,13 +171,8 @@ impl Roster {
     }
 
     /// See what is so, and have the limit learn it. Returns the limit, and in what time the next sample is due while a thread waits
-    /// for a permit; `None` if it does not adapt. A thread that has ended without a word gives its permit back.
-    pub(super) fn sample(
-        &mut self,
-        gate: &Gate,
-        load: Load,
-        limit: usize,
-    ) -> Option<(usize, Duration)> {
+    /// for a permit; `None` if it does not adapt.
+    pub(super) fn sample(&mut self, load: Load, limit: usize) -> Option<(usize, Duration)> {
         let mut adaptive = self.limit.take()?;
         let now = Instant::now();
         let mut dequeues = self.ended;
@@ -200,7 +195,7 @@ impl Roster {
             threads: self.threads.len(),
             is_wanted,
         };
-        let look = || self.look(gate, load.running());
+        let look = || self.look(load.running());
         let limit = adaptive.observe(sample, look);
         let pause = adaptive.pause;
         self.limit = Some(adaptive);
@@ -208,9 +203,8 @@ impl Roster {
     }
 
     /// Look at a few of the threads that run, the next ones in turn. `None`: the system does not show whether they sleep.
-    fn look(&mut self, gate: &Gate, running: usize) -> Option<Look> {
+    fn look(&mut self, running: usize) -> Option<Look> {
         let (mut busy, mut looked, mut asleep, mut first) = (0, 0, 0, 0);
-        let mut ended = None;
         let begin = self.next.min(self.threads.len());
         for index in (begin..self.threads.len()).chain(0..begin) {
             let seen = &mut self.threads[index];
@@ -224,15 +218,9 @@ impl Roster {
             looked += 1;
             self.next = index + 1;
             let sleeps = match seen.state.activity() {
-                Activity::Asleep => true,
+                // One that has ended without a word keeps its permit until it is dropped.
+                Activity::Asleep | Activity::Ended => true,
                 Activity::Running => false,
-                Activity::Ended => {
-                    // One that has run its destructors does not run by its own word.
-                    if seen.holder.word().runs() {
-                        ended = Some(Arc::clone(&seen.holder));
-                    }
-                    true
-                }
                 Activity::Unknown => return None,
             };
             let slept = std::mem::replace(&mut seen.was_asleep, sleeps);
@@ -242,10 +230,6 @@ impl Roster {
         if first > 0 {
             // They are looked at again.
             self.next = begin;
-        }
-        if let Some(holder) = ended {
-            self.remove(&holder);
-            gate.leave();
         }
         // Those that the gate counts and that are not seen to run are on their way.
         let of_all = |awake: usize| {

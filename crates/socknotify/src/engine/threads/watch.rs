@@ -115,7 +115,7 @@ impl<B: Backend> Engine<B> {
         }
         let mut roster = lock(&self.roster);
         let before = self.limit();
-        let Some((limit, pause)) = roster.sample(&self.gate, self.gate.load(), before) else {
+        let Some((limit, pause)) = roster.sample(self.gate.load(), before) else {
             return false;
         };
         self.pause
