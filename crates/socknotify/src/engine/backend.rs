@@ -54,11 +54,10 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// How long to wait, if something had no memory and is to be tried again.
-    #[allow(dead_code, reason = "not every backend tries again by itself")]
-    pub(crate) fn until_retry(&self) -> Option<Duration> {
-        const RETRY: Duration = Duration::from_millis(10);
-        Some(self.timeout.map_or(RETRY, |timeout| timeout.min(RETRY)))
+    /// No longer than this time, and no longer than until what was refused, perhaps for want of memory, is to be tried again.
+    pub(crate) fn until_retry(timeout: Option<Duration>) -> Option<Duration> {
+        const RETRY: Duration = Duration::from_millis(2);
+        Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)))
     }
 
     /// Only arm.

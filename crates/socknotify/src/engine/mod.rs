@@ -59,8 +59,6 @@ use crate::{Entry, Error, Registration, RegistrationError, SlowThread, Snapshot,
 
 /// A completion port on top of a backend.
 pub(crate) struct Engine<B: Backend> {
-    /// Different for every port that this process ever has, and never 0.
-    id: u32,
     backend: B,
     /// The process that made the port.
     process: Process,
@@ -168,12 +166,9 @@ impl<B: Backend> Engine<B> {
         wake_policy: WakePolicy,
         adapts: bool,
     ) -> Self {
-        static PORTS: AtomicU32 = AtomicU32::new(1);
-        let id = PORTS.fetch_add(1, Ordering::Relaxed);
         let adapts = adapts && concurrency < UNLIMITED;
         let limit = adapts.then(|| AdaptiveLimit::new(concurrency));
         Engine {
-            id,
             process: Process::this(),
             owner: Owner::new(),
             concurrency,

@@ -228,7 +228,7 @@ impl Backend for Afd {
             if has_failed || !ready.is_empty() {
                 timeout = Some(Duration::ZERO);
             } else if must_retry {
-                timeout = wait.until_retry();
+                timeout = Wait::until_retry(wait.timeout);
             }
             loop {
                 if state.fed.is_empty() {

@@ -419,7 +419,7 @@ impl Backend for Kqueue {
         let timeout = if has_failed {
             Some(Duration::ZERO)
         } else if owes_alarm {
-            wait.until_retry()
+            Wait::until_retry(wait.timeout)
         } else {
             wait.timeout
         };

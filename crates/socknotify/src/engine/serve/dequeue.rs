@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Caller, Polls};
 use crate::engine::Engine;
-use crate::engine::backend::Backend;
+use crate::engine::backend::{Backend, Wait};
 use crate::engine::threads::{self, Flag, Record};
 use crate::support::deadline::Deadline;
 use crate::support::sync::lock;
@@ -15,9 +15,6 @@ use crate::{Entry, Error, Registration};
 /// How many times in a row a call that does not wait asks again after reports of no interest, besides those that each
 /// registration can make before it is quiet.
 const AGAIN: usize = 64;
-
-/// What was refused is tried again after this time.
-const RETRY: Duration = Duration::from_millis(2);
 
 /// A call that dequeues.
 struct Call<'call, 'socket, B: Backend> {
@@ -279,7 +276,7 @@ impl<B: Backend> Engine<B> {
         self.found_nothing();
         let retries = load.has(Flag::REFUSED);
         let until = match retries {
-            true => Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))),
+            true => Wait::until_retry(timeout),
             false => timeout,
         };
         let (count, waited) = self.ask(&mut call.record.scratch, entries, until);

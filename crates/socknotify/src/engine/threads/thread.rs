@@ -121,7 +121,7 @@ impl Holder {
 
 /// What a thread keeps of a port that it has dequeued from.
 pub(in crate::engine) struct Record<B: Backend> {
-    port: u32,
+    /// Its address tells a port from others for as long as this is there.
     engine: Weak<Engine<B>>,
     pub(in crate::engine) holder: Arc<Holder>,
     pub(in crate::engine) parker: Parker,
@@ -136,12 +136,16 @@ impl<B: Backend> Record<B> {
             false => None,
         };
         Box::new(Record {
-            port: engine.id,
             engine: Arc::downgrade(engine),
             holder: engine.join(id),
             parker: Parker::default(),
             scratch: Scratch::default(),
         })
+    }
+
+    #[inline]
+    fn is_of(&self, port: &Engine<B>) -> bool {
+        std::ptr::eq(self.engine.as_ptr(), port)
     }
 
     /// The thread gives its permit back. False if it holds none.
@@ -192,7 +196,7 @@ fn with_thread<B: Backend, R>(work: impl FnOnce(&mut Thread<B>) -> R) -> Option<
 /// The thread's record of this port, if it dequeued from that last.
 #[inline]
 pub(in crate::engine) fn take_current<B: Backend>(port: &Engine<B>) -> Option<Box<Record<B>>> {
-    with_thread(|thread| thread.current.take_if(|it| it.port == port.id)).flatten()
+    with_thread(|thread| thread.current.take_if(|it| it.is_of(port))).flatten()
 }
 
 /// The thread's record of this port, made if there is none. A permit of another port is given back.
@@ -212,7 +216,7 @@ fn change<B: Backend>(port: &Arc<Engine<B>>) -> Box<Record<B>> {
         // Those of ports that are gone leave.
         let others = &mut thread.others;
         others.retain(|it| it.engine.strong_count() > 0);
-        let index = others.iter().position(|it| it.port == port.id)?;
+        let index = others.iter().position(|it| it.is_of(port))?;
         Some(others.swap_remove(index))
     });
     found.flatten().unwrap_or_else(|| Record::new(port))
