@@ -149,8 +149,6 @@ struct Scratch<Memory> {
     has_failed: bool,
     /// Those of them that were to be polled: see [`Polls`](serve::Polls).
     refused: Vec<(usize, RegistrationError)>,
-    /// Some of the last batch was armed after the backend was asked for reports.
-    has_armed_late: bool,
     packets: Vec<Entry>,
     /// Level-triggered registrations that the thread was notified of, which its next call arms.
     levels: Levels,

@@ -1,7 +1,7 @@
 //! Apply registrations: the caller's entries change the table, and are armed in batches.
 
 use super::Caller;
-use crate::engine::backend::{Arm, Backend, Wait};
+use crate::engine::backend::{Arm, Backend, DESCRIPTOR, Wait};
 use crate::engine::table::interest::{ArmError, Flag, Interest, State, Word, mode_of};
 use crate::engine::table::{Outcome, Slot};
 use crate::engine::threads::{self, Flag as GateFlag, Levels};
@@ -158,19 +158,20 @@ impl<B: Backend> Engine<B> {
         self.finish_batch(scratch, entries);
     }
 
-    /// Handle what the backend could not arm.
+    /// Handle what the backend could not arm. True if that is armed now, after the backend was asked for reports.
     #[inline]
     pub(in crate::engine) fn finish_batch(
         &self,
         scratch: &mut Scratch<B::Memory>,
         entries: &mut [Registration<'_>],
-    ) {
+    ) -> bool {
         let mut batch = scratch.batch.iter();
-        scratch.has_armed_late = batch.any(|arm| arm.outcome != Outcome::Armed);
-        if scratch.has_armed_late {
+        let has_failed = batch.any(|arm| arm.outcome != Outcome::Armed);
+        if has_failed {
             self.handle_failed(scratch, entries);
         }
         scratch.batch.clear();
+        has_failed
     }
 
     #[cold]
@@ -337,13 +338,14 @@ impl<B: Backend> Engine<B> {
     ) -> Result<Word, RegistrationError> {
         self.forget(core, fd);
         let identity = self.claim(fd, extra, is_borrowed)?;
-        let flag = match identity & crate::engine::DESCRIPTOR {
-            0 => Flag::NONE,
-            _ => Flag::DESCRIPTOR,
-        };
         core.registered += 1;
         let slot = self.table.entry(fd);
-        Ok(slot.begin(key, identity, |before| word(before).with(flag)))
+        Ok(
+            slot.begin(key, identity, |before| match identity & DESCRIPTOR {
+                0 => word(before),
+                _ => word(before).with(Flag::DESCRIPTOR),
+            }),
+        )
     }
 
     /// Arm a registration that has begun, or end it.
@@ -367,7 +369,7 @@ impl<B: Backend> Engine<B> {
             _ => self.backend.identify(fd),
         };
         let identity = identify()?;
-        if identity & crate::engine::DESCRIPTOR != 0 {
+        if identity & DESCRIPTOR != 0 {
             return Ok(identity);
         }
         let is_shared = matches!(extra, Extra::New | Extra::Known | Extra::Descriptor);

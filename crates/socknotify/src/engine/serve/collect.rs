@@ -9,9 +9,10 @@ use crate::engine::table::{Delivery, Outcome, Report, Slot, Undelivered};
 use crate::engine::threads::Levels;
 use crate::engine::{Core, Engine, Packet, Scratch};
 use crate::os::Fd;
+use crate::support::burst;
 use crate::support::deadline::Deadline;
 use crate::support::sync::lock;
-use crate::{Entry, Events, support::burst};
+use crate::{Entry, Events};
 
 /// How many packets and reports may come out, over all threads, before the backend is asked again.
 const SKIPS: u32 = 8;
@@ -67,7 +68,7 @@ impl<B: Backend> Reports for Deliveries<'_, B> {
 impl<B: Backend> Engine<B> {
     /// Whether what is known to be ready may be delivered without asking the backend for more.
     #[inline]
-    fn may_skip(&self) -> bool {
+    pub(in crate::engine) fn may_skip(&self) -> bool {
         // The model checker knows no time.
         let passed = || {
             self.now()
@@ -115,16 +116,6 @@ impl<B: Backend> Engine<B> {
         }
         if self.skips.load(Ordering::Relaxed) != left {
             self.skips.store(left, Ordering::Relaxed);
-        }
-    }
-
-    /// How much of a call's room is for reports, while packets are queued: each gets at least half, or every second turn.
-    /// 0: the backend is not asked.
-    pub(in crate::engine) fn room_for_reports(&self, room: usize, queued: usize) -> usize {
-        match room {
-            _ if self.may_skip() => 0,
-            1 => usize::from(self.turn.fetch_xor(true, Ordering::Relaxed)),
-            _ => room - queued.min(room / 2),
         }
     }
 
@@ -178,8 +169,8 @@ impl<B: Backend> Engine<B> {
                 self.queue_alarm(&mut core);
             }
             let packets = scratch.packets.iter();
-            core.queue
-                .extend(packets.map(|entry| Packet::from(entry.completion())));
+            let packets = packets.map(|entry| Packet::from(entry.completion()));
+            core.queue.extend(packets);
             self.publish_queued(&core);
         }
         scratch.packets.clear();

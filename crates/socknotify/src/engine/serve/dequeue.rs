@@ -44,13 +44,12 @@ impl<B: Backend> Engine<B> {
     ) -> Result<usize, Error> {
         let (polls, known) = caller.map(|it| (it.polls, it.holder)).unzip();
         let record = threads::take(self);
-        let has_permit = record.holder.end_run();
         let mut call = Call {
             registrations,
             polls,
+            has_permit: record.holder.end_run(),
             record,
             deadline,
-            has_permit,
             polls_now: false,
             is_released: false,
             has_checked: false,
@@ -186,7 +185,10 @@ impl<B: Backend> Engine<B> {
                     self.stop_polling(call);
                     let (count, is_full) = self.ask_now(call, entries);
                     let is_over = count == 0 && self.queued.load(Ordering::SeqCst) == 0;
-                    if is_over && (!is_full || self.has_asked_enough(call.again)) {
+                    // Edges that nobody wants any more may come for ever. Each registration is reported when it was armed, and when it
+                    // was made quiet.
+                    let most = || AGAIN + lock(&self.core).registered * 2;
+                    if is_over && (!is_full || call.again >= most()) {
                         return Some(Err(Error::TimedOut));
                     }
                     call.again += 1;
@@ -205,12 +207,6 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
-    /// Edges that nobody wants any more may come for ever.
-    fn has_asked_enough(&self, again: usize) -> bool {
-        // Each registration is reported when it was armed, and when it was made quiet.
-        again >= AGAIN && again - AGAIN >= lock(&self.core).registered * 2
-    }
-
     /// Packets are queued. Take them, and reports too.
     #[inline(never)]
     fn collect_both(
@@ -219,7 +215,12 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Entry],
         queued: usize,
     ) -> usize {
-        let room = self.room_for_reports(entries.len(), queued);
+        // Each gets at least half of the room, or every second turn.
+        let room = match entries.len() {
+            _ if self.may_skip() => 0,
+            1 => usize::from(self.turn.fetch_xor(true, Ordering::Relaxed)),
+            room => room - queued.min(room / 2),
+        };
         let mut count = 0;
         if room > 0 {
             count = self.ask_now(call, &mut entries[..room]).0;
@@ -238,9 +239,9 @@ impl<B: Backend> Engine<B> {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.lower_waking();
         }
-        self.finish_batch(&mut call.record.scratch, call.registrations);
+        let has_armed_late = self.finish_batch(&mut call.record.scratch, call.registrations);
         let has_asked = waited.asked || entries.is_empty();
-        let may_be_more = waited.is_full || waited.woken || call.record.scratch.has_armed_late;
+        let may_be_more = waited.is_full || waited.woken || has_armed_late;
         (count, may_be_more || !has_asked)
     }
 

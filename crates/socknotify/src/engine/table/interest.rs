@@ -70,7 +70,6 @@ const GENERATION: u32 = ARMING + Arming::BITS;
 pub(crate) struct Flag(u64);
 
 impl Flag {
-    pub(crate) const NONE: Flag = Flag(0);
     /// The system has it, armed or not. Without this, it is enabled with the engine's lock held.
     pub(crate) const KNOWN: Flag = Flag(1 << 8);
     /// It was reported while a thread had the socket, which may or may not have handled that.
@@ -92,13 +91,12 @@ impl Flag {
 
 impl std::fmt::Debug for Word {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Word")
-            .field("state", &self.state())
-            .field("generation", &self.generation())
-            .field("mode", &self.mode())
-            .field("filter", &self.filter())
-            .field("flags", &format_args!("{:#x}", self.0 & FLAGS))
-            .finish()
+        let (state, mode, filter) = (self.state(), self.mode(), self.filter());
+        let (generation, flags) = (self.generation(), self.0 & FLAGS);
+        write!(
+            f,
+            "{state:?} {mode:?} {filter:?}, flags {flags:#x}, generation {generation}"
+        )
     }
 }
 

@@ -127,19 +127,15 @@ impl Roster {
     }
 
     pub(in crate::engine) fn remove(&mut self, holder: &Arc<Holder>) {
-        let index = self
-            .threads
-            .iter()
-            .position(|it| Arc::ptr_eq(&it.holder, holder));
-        if let Some(index) = index {
+        let mut threads = self.threads.iter();
+        if let Some(index) = threads.position(|it| Arc::ptr_eq(&it.holder, holder)) {
             self.remove_at(index);
         }
     }
 
     /// How often the limit has risen.
     pub(in crate::engine) fn rises(&self) -> Rises {
-        let limit = self.limit.as_ref();
-        limit.map_or(Rises::default(), |it| it.rises)
+        self.limit.as_ref().map_or(Rises::default(), |it| it.rises)
     }
 
     /// Those that run, and are one of these, by thread and by how long they have had their events.
