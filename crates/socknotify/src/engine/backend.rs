@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::table::interest::{ArmError, Interest};
 use super::table::{Outcome, Report, Table};
+use super::threads::ThisThread;
 use crate::os::Fd;
+use crate::support::sync::LocalKey;
 use crate::{Entry, Error, EventFilter, RegistrationError};
 
 /// An interest that a call arms, and what became of it.
@@ -52,11 +54,10 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// How long to wait, if something had no memory and is to be tried again.
-    #[allow(dead_code, reason = "not every backend tries again by itself")]
-    pub(crate) fn until_retry(&self) -> Option<Duration> {
-        const RETRY: Duration = Duration::from_millis(10);
-        Some(self.timeout.map_or(RETRY, |timeout| timeout.min(RETRY)))
+    /// No longer than this time, and no longer than until what was refused, perhaps for want of memory, is to be tried again.
+    pub(crate) fn until_retry(timeout: Option<Duration>) -> Option<Duration> {
+        const RETRY: Duration = Duration::from_millis(2);
+        Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)))
     }
 
     /// Only arm.
@@ -88,9 +89,12 @@ pub(crate) const DESCRIPTOR: u64 = 1 << 39;
 ///
 /// Several threads may call it at once. One report wakes one waiting thread. It holds nothing that keeps a closed
 /// socket alive. It knows nothing of completion keys, triggers and threads.
-pub(crate) trait Backend: Send + Sync + 'static {
+pub(crate) trait Backend: Sized + Send + Sync + 'static {
     /// Memory of a call, kept from one to the next.
     type Memory: Default;
+
+    /// What the calling thread keeps of ports over this backend: a static, which cannot be generic.
+    fn thread() -> &'static LocalKey<ThisThread<Self>>;
 
     /// Whether a socket stays armed, as an edge, while a thread has it ([`Mode::Kept`](super::Mode::Kept)) or handles its
     /// level-triggered report; and arming is a system call for each descriptor, whoever makes it. Then the engine arms what it

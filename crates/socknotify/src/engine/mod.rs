@@ -23,8 +23,7 @@
 //!    connection's slot; or the connections that are left when the port closes, and their slots; or the list of messages.
 //! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
 //! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
-//! 4. Where a thread's worker says what it has taken ([`threads::Holder`]).
-//! 5. A backend's own locks.
+//! 4. A backend's own locks.
 //!
 //! The locks of helper threads, and of a listener's list, guard nothing else and are held for a moment.
 
@@ -37,7 +36,6 @@ mod threads;
 #[cfg(all(test, interleavings))]
 pub(crate) mod interleavings;
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,11 +45,11 @@ use std::time::{Duration, Instant};
 pub(crate) use self::backend::{Arm, Backend, DESCRIPTOR, Reports, Wait, Waited};
 pub(crate) use self::table::interest::{ArmError, Interest, Mode};
 pub(crate) use self::table::{Outcome, Report, Table};
-pub(crate) use self::threads::leave_threads_unnamed;
+pub(crate) use self::threads::{ThisThread, leave_threads_unnamed};
 
-use self::serve::{Caller, Polls};
+use self::serve::Caller;
 use self::threads::{
-    AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Permits, Roster, Rules, Scheduler, UNLIMITED,
+    AdaptiveLimit, Flag, Gate, Holder, Levels, Load, Record, Roster, Rules, Scheduler, UNLIMITED,
     Wake,
 };
 use crate::os::{Fd, Owner, Process};
@@ -61,8 +59,6 @@ use crate::{Entry, Error, Registration, RegistrationError, SlowThread, Snapshot,
 
 /// A completion port on top of a backend.
 pub(crate) struct Engine<B: Backend> {
-    /// Different for every port that this process ever has, and never 0.
-    id: u32,
     backend: B,
     /// The process that made the port.
     process: Process,
@@ -151,32 +147,11 @@ struct Scratch<Memory> {
     batch: Vec<Arm>,
     /// A connection of this call could not be armed: its owner has to be notified in any case.
     has_failed: bool,
-    /// Those of them that were to be polled: see [`Polls`].
+    /// Those of them that were to be polled: see [`Polls`](serve::Polls).
     refused: Vec<(usize, RegistrationError)>,
-    /// Some of the last batch was armed after the backend was asked for reports.
-    has_armed_late: bool,
     packets: Vec<Entry>,
-    /// The address of where the holder says what it has taken; 0 for none.
-    taking: usize,
-}
-
-impl<Memory: Default + 'static> Scratch<Memory> {
-    #[inline]
-    fn of(scratch: &mut Option<Box<dyn Any>>) -> &mut Self {
-        let scratch = scratch.get_or_insert_with(|| Box::<Self>::default());
-        scratch
-            .downcast_mut()
-            .expect("a port has one kind of backend for ever")
-    }
-
-    /// Take over what a worker has to poll.
-    #[inline]
-    fn add(&mut self, polls: &mut Polls) {
-        match self.batch.is_empty() {
-            true => std::mem::swap(&mut self.batch, &mut polls.batch),
-            false => self.batch.append(&mut polls.batch),
-        }
-    }
+    /// Level-triggered registrations that the thread was notified of, which its next call arms.
+    levels: Levels,
 }
 
 type Guard<'a> = MutexGuard<'a, Core>;
@@ -189,12 +164,9 @@ impl<B: Backend> Engine<B> {
         wake_policy: WakePolicy,
         adapts: bool,
     ) -> Self {
-        static PORTS: AtomicU32 = AtomicU32::new(1);
-        let id = PORTS.fetch_add(1, Ordering::Relaxed);
         let adapts = adapts && concurrency < UNLIMITED;
         let limit = adapts.then(|| AdaptiveLimit::new(concurrency));
         Engine {
-            id,
             process: Process::this(),
             owner: Owner::new(),
             concurrency,
@@ -427,33 +399,36 @@ impl<B: Backend> Engine<B> {
 
     /// Give this thread's permit back, if it holds one.
     pub(crate) fn give_permit_back(&self) {
-        if let Some(mut levels) = threads::lend(self.id) {
-            self.on_given_back(&mut levels);
-        }
+        threads::with_current(self, Record::give_back);
     }
 
     /// Lend this thread's permit, if it holds one, until the returned value is dropped.
     pub(crate) fn lend_permit(&self) -> LentPermit<'_, B> {
-        let lent = threads::lend(self.id);
-        let engine = lent.is_some().then_some(self);
-        if let Some(mut levels) = lent {
-            self.on_given_back(&mut levels);
+        let has_lent = threads::with_current(self, Record::give_back) == Some(true);
+        LentPermit {
+            engine: has_lent.then_some(self),
         }
-        LentPermit { engine }
     }
-}
 
-impl<B: Backend> Permits for Engine<B> {
-    fn on_given_back(&self, levels: &mut Levels) {
+    /// The calling thread dequeues for the first time. Returns what others see of it.
+    fn join(&self, id: Option<ThreadId>) -> Arc<Holder> {
+        let (holder, left) = lock(&self.roster).add(id);
+        (0..left).for_each(|_| self.settle_if_due(self.gate.leave()));
+        holder
+    }
+
+    /// A thread has given its permit back.
+    fn on_given_back(&self, scratch: &mut Scratch<B::Memory>) {
         if self.process.is_this() {
-            self.arm_levels(levels);
+            self.arm_levels(scratch);
             self.settle_if_due(self.gate.leave());
         }
     }
 
+    /// A thread has ended.
     fn on_ended(&self, holder: &Arc<Holder>) {
         if self.process.is_this() {
-            let (this, order) = (Arc::as_ptr(holder).addr(), Ordering::Relaxed);
+            let (this, order) = (holder.address(), Ordering::Relaxed);
             let _ = self.last.compare_exchange(this, 0, order, order);
             lock(&self.roster).remove(holder);
         }
@@ -468,7 +443,8 @@ pub(crate) struct LentPermit<'a, B: Backend> {
 impl<B: Backend> Drop for LentPermit<'_, B> {
     fn drop(&mut self) {
         if let Some(engine) = self.engine {
-            if engine.process.is_this() && threads::restore(engine.id) {
+            let resume = |record: &mut Record<B>| record.holder.resume_run();
+            if engine.process.is_this() && threads::with_current(engine, resume) == Some(true) {
                 engine.gate.take_back();
             }
         }

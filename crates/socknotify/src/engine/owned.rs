@@ -6,31 +6,21 @@
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::serve::apply::flag_of;
 pub(crate) use super::serve::{Caller, Polls};
 pub(crate) use super::table::Left;
 use super::table::Slot;
-use super::table::interest::{Flag, Interest, Mode, State};
-pub(crate) use super::threads::Taking;
+use super::table::interest::{Flag, Interest, Mode, State, Word};
+pub(crate) use super::threads::Holder;
 use super::threads::{self, Flag as GateFlag};
-use super::{Core, Engine, Scratch};
+use super::{Core, Engine};
 use crate::os::{self, Fd, RawSocket};
 use crate::values::entry::Arming;
 use crate::values::registration::Extra;
 use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
 
 impl<B: Backend> Engine<B> {
-    /// Register a socket under this key, disabled.
+    /// Register a socket under this key, disabled; or any descriptor that can be watched, if it may be one that is no socket.
     pub(crate) fn adopt(
-        &self,
-        socket: RawSocket,
-        key: usize,
-    ) -> Result<Result<(), RegistrationError>, Error> {
-        self.adopt_any(socket, key, false)
-    }
-
-    /// The same for any descriptor that can be watched, if it may be one that is no socket.
-    pub(crate) fn adopt_any(
         &self,
         socket: RawSocket,
         key: usize,
@@ -41,24 +31,17 @@ impl<B: Backend> Engine<B> {
             if self.has(fd)? {
                 return Err(RegistrationError::OtherKey);
             }
-            self.forget(&mut core, fd);
             let extra = match is_descriptor {
                 true => Extra::Descriptor,
                 false => Extra::Owned,
             };
-            let identity = self.claim(fd, extra, true)?;
-            let flag = flag_of(identity);
-            let word = self.table.entry(fd).begin(key, identity, |word| {
-                let word = word.with_state(State::Disabled);
-                word.with(Flag::OWNED).with(flag)
-            });
-            core.registered += 1;
+            let disabled = |word: Word| word.with_state(State::Disabled).with(Flag::OWNED);
+            let word = self.begin(&mut core, fd, key, extra, true, disabled)?;
             // Whether what is no socket can be watched is found out when it is added.
-            if flag == Flag::DESCRIPTOR {
-                self.arm_now(&mut core, fd, word)
-                    .inspect_err(|_| self.forget(&mut core, fd))?;
+            match word.has(Flag::DESCRIPTOR) {
+                true => self.arm_new(&mut core, fd, word),
+                false => Ok(()),
             }
-            Ok(())
         });
         Ok(adopted)
     }
@@ -82,12 +65,11 @@ impl<B: Backend> Engine<B> {
             true => Mode::Kept,
             false => Mode::Once,
         };
-        let slot = os::fd(socket).and_then(|fd| Some((fd, self.table.slot(fd)?)));
-        let Some((fd, slot)) = slot else {
-            return Err(RegistrationError::NotASocket);
-        };
-        slot.enable_owned(fd, key, (filter, mode), arming, is_drained)
-            .ok_or(RegistrationError::NotASocket)
+        let enabled = os::fd(socket).and_then(|fd| {
+            let slot = self.table.slot(fd)?;
+            slot.enable_owned(fd, key, (filter, mode), arming, is_drained)
+        });
+        enabled.ok_or(RegistrationError::NotASocket)
     }
 
     /// Whether a thread has dequeued the notification of this arming, or has [claimed](Self::claim_owned) it.
@@ -107,27 +89,21 @@ impl<B: Backend> Engine<B> {
         self.table.slot(os::fd(socket)?)
     }
 
-    /// Arm a socket that was enabled, for what is wanted by now. `None` if the system does not know it yet.
+    /// What is to be armed of a socket that was enabled. `None` if the system does not know it yet, or it was closed meanwhile.
     #[inline]
-    pub(super) fn collect_owned(
-        &self,
-        scratch: &mut Scratch<B::Memory>,
-        entry: &Registration<'_>,
-        index: u32,
-    ) -> Option<()> {
+    pub(super) fn enabled_owned(&self, entry: &Registration<'_>) -> Option<(Interest, &Slot)> {
         let fd = os::fd(entry.raw_socket())?;
+        let (slot, word) = self.owned(fd, entry.completion_key)?;
+        word.has(Flag::KNOWN)
+            .then_some((Interest { fd, word }, slot))
+    }
+
+    /// The slot and the word of a socket that the port owns under this key.
+    #[inline]
+    fn owned(&self, fd: Fd, key: usize) -> Option<(&Slot, Word)> {
         let slot = self.table.slot(fd)?;
         let word = slot.word();
-        if !word.is_owned() || slot.key() != entry.completion_key {
-            // It was closed meanwhile.
-            return Some(());
-        }
-        if !word.has(Flag::KNOWN) {
-            return None;
-        }
-        let interest = Interest { fd, word };
-        self.collect_arm(&mut scratch.batch, slot, interest, false, index);
-        Some(())
+        (word.is_owned() && slot.key() == key).then_some((slot, word))
     }
 
     /// Arm an adopted socket for the first time. If it has ended, there is nothing to do.
@@ -137,11 +113,7 @@ impl<B: Backend> Engine<B> {
         fd: Fd,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        let Some(slot) = self.table.slot(fd) else {
-            return Ok(());
-        };
-        let word = slot.word();
-        if word.is_owned() && slot.key() == entry.completion_key {
+        if let Some((slot, word)) = self.owned(fd, entry.completion_key) {
             self.arm_now(core, fd, word)?;
             slot.on_armed(word.generation());
         }
@@ -156,16 +128,11 @@ impl<B: Backend> Engine<B> {
         let (Some(fd), Ok(mut core)) = (os::fd(socket), self.enter()) else {
             return;
         };
-        let Some(slot) = self.table.slot(fd) else {
+        let Some((_, word)) = self.owned(fd, key) else {
             return;
         };
-        let word = slot.word();
-        if !word.is_owned() || slot.key() != key {
-            return;
-        }
-        let is_known = word.has(Flag::KNOWN);
         self.forget(&mut core, fd);
-        if is_known {
+        if word.has(Flag::KNOWN) {
             // If that fails, its reports are stale.
             let _ = self.backend.disarm(fd);
         }
@@ -194,7 +161,7 @@ impl<B: Backend> Engine<B> {
         if let Ok(core) = self.enter() {
             if self.gate.raise(GateFlag::EXPOSED) {
                 self.leave(core);
-                self.arm_levels(&mut threads::take_levels(self.id));
+                threads::with_current(self, |record| self.arm_levels(&mut record.scratch));
             }
         }
         &self.backend

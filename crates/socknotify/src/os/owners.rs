@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::Fd;
 use crate::RegistrationError;
-use crate::support::pages::{PAGES, length, position};
+use crate::support::pages::{PAGES, position};
 
 /// By descriptor number, the port that it was registered with, in the lowest bits; above it, as much of the socket's
 /// identity as fits. 0 means no port.
@@ -30,7 +30,7 @@ fn entry(fd: Fd) -> &'static AtomicU64 {
     let mut values = OWNERS[page].load(Ordering::Acquire);
     if values.is_null() {
         let new: Box<[AtomicU64]> = std::iter::repeat_with(AtomicU64::default)
-            .take(length(page))
+            .take(1 << page)
             .collect();
         let new = Box::into_raw(new).cast();
         let found =
@@ -38,7 +38,7 @@ fn entry(fd: Fd) -> &'static AtomicU64 {
         values = found.map_or_else(
             |other| {
                 // SAFETY: it was made above, and nobody else has it.
-                drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(new, length(page))) });
+                drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(new, 1 << page)) });
                 other
             },
             |_| new,

@@ -17,7 +17,7 @@ use super::slot::packet::{Packet, is_to_take};
 use super::slot::record::Reasons;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
 use crate::backend;
-use crate::engine::owned::{Caller, Left, Polls, Taking};
+use crate::engine::owned::{Caller, Holder, Left, Polls};
 use crate::support::burst;
 use crate::support::deadline::Deadline;
 use crate::support::lock::lock;
@@ -86,10 +86,20 @@ pub struct Worker<T: Source, M = ()> {
 /// What a worker has taken.
 #[derive(Default)]
 struct Taken {
-    /// Says what it has taken last, for others to see.
-    taking: Arc<Taking>,
+    /// The thread that has dequeued last, of which others see what it has taken.
+    holder: Option<Arc<Holder>>,
     /// How many results of work since the latest call.
     results: usize,
+}
+
+impl Taken {
+    /// Have others see that a packet with this key is taken.
+    #[inline]
+    fn show(&self, key: usize) {
+        if let Some(holder) = &self.holder {
+            holder.take(key);
+        }
+    }
 }
 
 /// How many connections a listener accepts in its turn: with one, many that come at once would wait for as many rounds of all that
@@ -238,7 +248,7 @@ impl<T: Source, M> Worker<T, M> {
     fn call(&mut self, room: usize, deadline: Deadline) -> Result<usize, Error> {
         let caller = Caller {
             polls: &mut self.polls,
-            taking: &self.taken.taking,
+            holder: &mut self.taken.holder,
         };
         let outcome = self.shared.connections.port.system().process(
             &mut self.registrations,
@@ -262,7 +272,6 @@ impl<T: Source, M> Worker<T, M> {
     /// Take back the connections that the system refuses to watch. True if there is one.
     fn take_back_refused(&mut self) -> bool {
         self.is_any_new = false;
-        self.polls.clear();
         for registration in self.registrations.drain(..) {
             if let Err(error) = registration.result() {
                 let refused = (registration.completion_key, error);
@@ -358,7 +367,7 @@ impl<T: Source, M> Worker<T, M> {
     #[cold]
     fn accept(&mut self) {
         for entry in std::mem::take(&mut self.listeners) {
-            self.taken.taking.take(entry.completion_key);
+            self.taken.show(entry.completion_key);
             self.accept_for(&entry);
         }
         if self.has_gathered() {
@@ -563,7 +572,7 @@ impl<T: Source, M> Worker<T, M> {
         }
         for index in &mut self.left {
             let packet = self.entries[index];
-            self.taken.taking.take(packet.completion_key);
+            self.taken.show(packet.completion_key);
             let event = self.shared.event(packet, &mut self.taken);
             if event.is_some() {
                 return event;
@@ -650,7 +659,7 @@ impl<T: Source, M> Shared<T, M> {
                 taken.results += usize::from(matches!(message, Message::Result(_)));
                 let event = message.into_event()?;
                 if let Some(id) = event.id() {
-                    taken.taking.take(self.connections.slots.key(id.0));
+                    taken.show(self.connections.slots.key(id.0));
                 }
                 Some(event)
             }

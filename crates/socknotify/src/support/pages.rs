@@ -2,21 +2,12 @@
 
 use std::sync::OnceLock;
 
-/// An array that is made where it stays: the thread's stack may have no room for it.
-#[cold]
-pub(crate) fn new_array<T: Default, const LENGTH: usize>() -> Box<[T; LENGTH]> {
-    let values: Box<[T]> = std::iter::repeat_with(T::default).take(LENGTH).collect();
-    match values.try_into() {
-        Ok(array) => array,
-        Err(_) => unreachable!("it has as many values"),
-    }
-}
+/// Page n has 2^n values, and the first one this many.
+const FIRST: usize = if cfg!(interleavings) { 2 } else { 64 };
 
-/// How many values the first page of [`SharedPages`] has.
-const FIRST: usize = 64;
-
-/// Enough for all indices of 31 bits, and on 64-bit processors for all of 32.
-pub(crate) const PAGES: usize = 27;
+/// Enough for all indices of 31 bits, and on 64-bit processors for all of 32. Those before the first one stay empty: to count
+/// from there would cost each look-up two instructions.
+pub(crate) const PAGES: usize = 33;
 
 /// Values by index, to be read without a lock while there come more: each page is twice as long as the one before, and never
 /// moves.
@@ -30,14 +21,8 @@ pub(crate) struct SharedPages<T> {
 pub(crate) fn position(index: u32) -> (usize, usize) {
     // The pages begin at 0, 64, 64 + 128, …: with 64 added, at powers of two.
     let position = index as usize + FIRST;
-    let bits = position.ilog2();
-    ((bits - FIRST.ilog2()) as usize, position ^ 1 << bits)
-}
-
-/// How many values a page has.
-#[inline]
-pub(crate) fn length(page: usize) -> usize {
-    FIRST << page
+    let page = position.ilog2() as usize;
+    (page, position ^ 1 << page)
 }
 
 impl<T: Default> SharedPages<T> {
@@ -58,7 +43,7 @@ impl<T: Default> SharedPages<T> {
         let (page, place) = position(index);
         let values = self.pages[page].get_or_init(|| {
             let values = std::iter::repeat_with(T::default);
-            values.take(length(page)).collect()
+            values.take(1 << page).collect()
         });
         &values[place]
     }
@@ -68,8 +53,7 @@ impl<T: Default> SharedPages<T> {
         let pages = self.pages.iter().enumerate();
         let pages = pages.filter_map(|(page, values)| Some((page, values.get()?)));
         pages.flat_map(|(page, values)| {
-            // Only of a page that is there it is no greater than an index.
-            let first = length(page) - FIRST;
+            let first = (1 << page) - FIRST;
             let values = values.iter().enumerate();
             values.map(move |(place, value)| ((first + place) as u32, value))
         })
@@ -101,10 +85,10 @@ mod tests {
 
     #[test]
     fn the_pages_follow_one_another() {
-        assert_eq!(position(0), (0, 0));
-        assert_eq!(position(63), (0, 63));
-        assert_eq!(position(64), (1, 0));
-        assert_eq!(position(64 + 128), (2, 0));
+        assert_eq!(position(0), (6, 0));
+        assert_eq!(position(63), (6, 63));
+        assert_eq!(position(64), (7, 0));
+        assert_eq!(position(64 + 128), (8, 0));
         assert!(position(u32::MAX >> 1).0 < PAGES);
     }
 }

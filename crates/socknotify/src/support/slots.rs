@@ -149,8 +149,9 @@ impl<V: Default> Slots<V> {
         })
     }
 
+    /// The value that has an index now, of whatever generation.
     #[inline(always)]
-    fn lock(&self, index: u32) -> Option<Occupied<'_, V>> {
+    pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V>> {
         let slot = self.slots.get(index)?;
         let value = lock(&slot.value);
         is_occupied(slot.generation()).then_some(Occupied { slot, value })
@@ -169,7 +170,7 @@ impl<V: Default> Slots<V> {
     #[inline(always)]
     pub(crate) fn get_by_key(&self, key: usize) -> Option<Occupied<'_, V>> {
         let index = index_of(key);
-        let value = self.lock(index)?;
+        let value = self.get_by_index(index)?;
         let is_current = self.compose(index, value.slot.generation()) == key;
         is_current.then_some(value)
     }
@@ -179,11 +180,6 @@ impl<V: Default> Slots<V> {
         let index = index_of(key);
         let slot = self.slots.get(index);
         slot.is_some_and(|slot| self.compose(index, slot.generation()) == key)
-    }
-
-    /// The value that has an index now, of whatever generation.
-    pub(crate) fn get_by_index(&self, index: u32) -> Option<Occupied<'_, V>> {
-        self.lock(index)
     }
 
     /// Remove the value that a token names. After that the token names nothing.

@@ -4,12 +4,14 @@
 pub(crate) use loom::{
     sync::atomic::{AtomicU64, AtomicUsize, fence},
     sync::{Condvar, Mutex, MutexGuard},
+    thread::LocalKey,
     thread_local,
 };
 #[cfg(not(interleavings))]
 pub(crate) use std::{
     sync::atomic::{AtomicU64, AtomicUsize, fence},
     sync::{Condvar, Mutex, MutexGuard},
+    thread::LocalKey,
     thread_local,
 };
 
@@ -23,24 +25,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Wait until notified, or for this long. It may also return without a reason.
-#[cfg(not(interleavings))]
-pub(crate) fn wait<'a, T>(
-    condvar: &Condvar,
-    guard: MutexGuard<'a, T>,
-    _: &'a Mutex<T>,
-    timeout: Option<Duration>,
-) -> MutexGuard<'a, T> {
-    match timeout {
-        None => condvar.wait(guard).unwrap_or_else(PoisonError::into_inner),
-        Some(timeout) => {
-            let waited = condvar.wait_timeout(guard, timeout);
-            waited.unwrap_or_else(PoisonError::into_inner).0
-        }
-    }
-}
-
-/// For the model checker, which knows no time: a time is over at any moment.
-#[cfg(interleavings)]
 pub(crate) fn wait<'a, T>(
     condvar: &Condvar,
     guard: MutexGuard<'a, T>,
@@ -49,10 +33,18 @@ pub(crate) fn wait<'a, T>(
 ) -> MutexGuard<'a, T> {
     match timeout {
         None => condvar.wait(guard).unwrap_or_else(PoisonError::into_inner),
+        // The model checker knows no time: a time is over at any moment.
+        #[cfg(interleavings)]
         Some(_) => {
             drop(guard);
             loom::thread::yield_now();
             lock(mutex)
+        }
+        #[cfg(not(interleavings))]
+        Some(timeout) => {
+            let _ = mutex;
+            let waited = condvar.wait_timeout(guard, timeout);
+            waited.unwrap_or_else(PoisonError::into_inner).0
         }
     }
 }

@@ -135,10 +135,17 @@ impl Entry {
 
     /// A notification.
     pub(crate) const fn notification(completion_key: usize, events: Events) -> Self {
-        Entry {
-            origin: Some(Origin::Notification),
-            ..Self::new(completion_key, events.bits(), 0)
-        }
+        Self::new(completion_key, events.bits(), 0).with_origin(Some(Origin::Notification))
+    }
+
+    /// This packet, from there. `None`: from the kernel's port, which does not say.
+    pub(crate) const fn with_origin(self, origin: Option<Origin>) -> Self {
+        Entry { origin, ..self }
+    }
+
+    /// This packet, from something else that has completed.
+    pub(crate) const fn completion(self) -> Self {
+        self.with_origin(Some(Origin::Completion))
     }
 
     /// This packet with an overlapped value.
@@ -150,23 +157,6 @@ impl Entry {
     /// This packet, as it is posted.
     pub(crate) const fn posted(self) -> Self {
         Self::new(self.completion_key, self.transferred, self.overlapped)
-    }
-
-    /// This packet, from something else that has completed.
-    pub(crate) const fn completion(self) -> Self {
-        Entry {
-            origin: Some(Origin::Completion),
-            ..self
-        }
-    }
-
-    /// This packet, from the kernel's port.
-    #[cfg_attr(not(windows), allow(dead_code, reason = "the engine knows"))]
-    pub(crate) const fn unknown(self) -> Self {
-        Entry {
-            origin: None,
-            ..self
-        }
     }
 
     /// Extension: where a dequeued packet comes from, so that you need not reserve completion keys. `None` on Windows'

@@ -59,13 +59,7 @@ impl fmt::Display for Error {
             Error::BackendUnavailable => "the backend is not available on this system",
             Error::TooManyOpenFiles => "no file descriptor is left for a completion port",
             Error::OutOfMemory => "not enough memory",
-            Error::Os(number) => {
-                return write!(
-                    f,
-                    "the system refused: {}",
-                    io::Error::from_raw_os_error(*number)
-                );
-            }
+            Error::Os(number) => return refused(f, *number),
         })
     }
 }
@@ -182,13 +176,7 @@ impl fmt::Display for RegistrationError {
             }
             RegistrationError::OutOfMemory => "not enough memory for a registration",
             RegistrationError::LimitReached => "the system's limit of watched sockets is reached",
-            RegistrationError::Os(number) => {
-                return write!(
-                    f,
-                    "the system refused: {}",
-                    io::Error::from_raw_os_error(*number)
-                );
-            }
+            RegistrationError::Os(number) => return refused(f, *number),
         })
     }
 }
@@ -272,4 +260,10 @@ impl From<RegisterError> for io::Error {
 /// The Win32 code for what the system calls by this number. Where it is none, `ERROR_GEN_FAILURE`.
 const fn code(number: i32) -> u32 {
     if cfg!(windows) { number as u32 } else { 31 }
+}
+
+/// What people are told of an error of the system's own.
+fn refused(f: &mut fmt::Formatter<'_>, number: i32) -> fmt::Result {
+    let error = io::Error::from_raw_os_error(number);
+    write!(f, "the system refused: {error}")
 }

@@ -49,9 +49,7 @@ impl EventFilter {
     /// Every condition of the Windows interface.
     #[doc(alias = "SOCK_NOTIFY_REGISTER_EVENTS_ALL")]
     pub const ALL: Self = Self::IN.union(Self::OUT).union(Self::HANGUP);
-}
 
-impl EventFilter {
     /// What a notification can show with this filter, apart from REMOVE.
     pub(crate) fn wanted(self) -> Events {
         Events::from_bits_truncate(u32::from(self.bits())) | Events::ERR
@@ -428,12 +426,9 @@ impl<'socket> Registration<'socket> {
     ///
     /// `conditions` are those that the system can report.
     pub(crate) fn check(&self, conditions: EventFilter) -> Result<(), RegistrationError> {
-        let known = Operation::ENABLE
-            .union(Operation::DISABLE)
-            .union(Operation::REMOVE);
-        let is_one = self.operation.bits().count_ones() <= 1;
-        if !is_one || !known.contains(self.operation) {
-            return Err(RegistrationError::InvalidOperation);
+        match self.operation {
+            Operation::NONE | Operation::ENABLE | Operation::DISABLE | Operation::REMOVE => {}
+            _ => return Err(RegistrationError::InvalidOperation),
         }
         if self.operation == Operation::ENABLE {
             if !conditions.contains(self.event_filter) {

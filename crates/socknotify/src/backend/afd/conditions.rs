@@ -26,7 +26,7 @@ pub(super) const FIRST: u32 =
 /// What a poll is for. It finds nothing that is not wanted.
 pub(super) fn polled(interest: &Interest, kind: Kind) -> u32 {
     let mut events = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
-    let wanted = interest.filter().wanted();
+    let wanted = interest.word.filter().wanted();
     if wanted.contains(Events::IN) {
         events |= device::RECEIVE | device::ACCEPT | device::DISCONNECT;
     }

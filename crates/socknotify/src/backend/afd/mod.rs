@@ -55,13 +55,15 @@ use self::device::{Device, Poll};
 use self::packets::{ALARM, CLOSED, Own, POLL, WAKE};
 use self::state::{State, is_checked};
 use crate::engine::{
-    Arm, ArmError, Backend, Interest, Mode, Outcome, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, Interest, Mode, Outcome, Report, Reports, Table, ThisThread, Wait,
+    Waited,
 };
 use crate::os::Fd;
 use crate::os::windows::alarm::Alarm;
 use crate::os::windows::codes;
 use crate::os::windows::port::KernelPort;
 use crate::support::lock::lock;
+use crate::support::sync::{LocalKey, thread_local};
 use crate::{Entry, Error, EventFilter, RegistrationError, os};
 
 /// A completion port of the kernel, and the socket driver polled on it.
@@ -124,7 +126,7 @@ impl Afd {
     /// Arm a batch. True if something could not be armed.
     fn arm_batch(&self, state: &mut State, table: &Table, batch: &mut [Arm]) -> bool {
         // The port arms levels again by itself: the number of a closed socket is not polled.
-        let is_level = |interest: &Interest| interest.mode() == Mode::Level;
+        let is_level = |interest: &Interest| interest.word.mode() == Mode::Level;
         if batch.iter().any(|arm| is_level(&arm.interest)) {
             closes::catch_up();
         }
@@ -157,6 +159,12 @@ impl Afd {
 
 impl Backend for Afd {
     type Memory = Memory;
+
+    #[inline]
+    fn thread() -> &'static LocalKey<ThisThread<Self>> {
+        thread_local!(static THREAD: ThisThread<Afd> = ThisThread::default());
+        &THREAD
+    }
 
     const KEEPS: bool = false;
     // A socket has one record of its edges.
@@ -220,7 +228,7 @@ impl Backend for Afd {
             if has_failed || !ready.is_empty() {
                 timeout = Some(Duration::ZERO);
             } else if must_retry {
-                timeout = wait.until_retry();
+                timeout = Wait::until_retry(wait.timeout);
             }
             loop {
                 if state.fed.is_empty() {

@@ -91,7 +91,7 @@ impl State {
         }
         let record = self.records.get_mut(&fd).ok_or(ArmError::Stale)?;
         let before = std::mem::replace(&mut record.interest, *interest);
-        let is_edge = interest.mode() == Mode::Edge;
+        let is_edge = interest.word.mode() == Mode::Edge;
         if !is_edge {
             if let Some(edge) = record.edge.take() {
                 drop_edge(fd, record.id, edge);
@@ -138,7 +138,7 @@ impl State {
         closes::catch_up();
         self.check(fd)?;
         let record = self.records.get_mut(&fd).ok_or(ArmError::Stale)?;
-        if record.edge.is_some() && before.generation() == record.interest.generation() {
+        if record.edge.is_some() && before.word.generation() == record.interest.word.generation() {
             // What is to be reported is on its way.
             return Ok(());
         }
@@ -268,7 +268,7 @@ impl State {
         record.poll = Some(Current {
             poll,
             events: wanted,
-            generation: record.interest.generation(),
+            generation: record.interest.word.generation(),
         });
         Ok(())
     }
@@ -352,11 +352,11 @@ impl State {
             return self.end_edge_poll(afd, table, fd, found, generation);
         }
         let latest = table.interest(fd)?;
-        let is_latest = latest.generation() == generation;
+        let is_latest = latest.word.generation() == generation;
         // It may be older than what is wanted now. A thread that is about to arm that may be late each time.
         let found = match is_latest {
             true => found,
-            false if latest.is_enabled() && latest.mode() != Mode::Edge => {
+            false if latest.is_enabled() && latest.word.mode() != Mode::Edge => {
                 afd.device.poll_one(fd, polled(&latest, record.kind))
             }
             false => 0,
@@ -364,7 +364,7 @@ impl State {
         let events = conditions(found, record.kind);
         // What is wanted by now is wanted of this socket, if it is open even later.
         if !events.is_empty() && (is_latest || is_open(fd, record.id)) {
-            return Some(Report::new(fd, latest.generation(), events));
+            return Some(Report::new(fd, latest.word.generation(), events));
         }
         self.poll_known(&afd.port, fd);
         None
@@ -382,17 +382,17 @@ impl State {
         let is_waited_for = self.waiting > 0;
         let record = self.records.get_mut(&fd)?;
         let latest = table.interest(fd)?;
-        if !latest.is_enabled() || latest.mode() != Mode::Edge {
+        if !latest.is_enabled() || latest.word.mode() != Mode::Edge {
             // What is for edges only. Whoever has disabled it arms that.
             self.poll_known(&afd.port, fd);
             return None;
         }
         // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
-        let found = match latest.generation() == generation {
+        let found = match latest.word.generation() == generation {
             true => found,
             false => afd.device.poll_one(fd, polled(&latest, record.kind)),
         };
-        if latest.generation() != record.interest.generation() {
+        if latest.word.generation() != record.interest.word.generation() {
             record.interest = latest;
             record.edge.as_mut()?.start_over();
         }
@@ -406,7 +406,7 @@ impl State {
         edge.read_record(&afd.port, fd, found & FIRST, wanted, is_waited_for);
         let Polled { begun, still } = edge.on_polled(found);
         let events = edge.without_out(conditions(begun, record.kind));
-        let events = events & latest.filter().wanted();
+        let events = events & latest.word.filter().wanted();
         let first = found & FIRST;
         if !events.is_empty() {
             self.again.push(fd);
@@ -416,7 +416,7 @@ impl State {
         } else if first == 0 || events.is_empty() {
             self.poll_known(&afd.port, fd);
         }
-        (!events.is_empty()).then(|| Report::new(fd, latest.generation(), events))
+        (!events.is_empty()).then(|| Report::new(fd, latest.word.generation(), events))
     }
 
     /// There may be edges of a socket that is watched.
@@ -451,13 +451,14 @@ impl Record {
             edge.repeated &= begun & device::ACCEPT == 0;
             events |= edge.without_out(conditions(begun, self.kind));
             let before = std::mem::replace(&mut latest, table.interest(fd)?);
-            if latest.generation() == before.generation() {
+            if latest.word.generation() == before.word.generation() {
                 break;
             }
         }
-        let events = events & latest.filter().wanted();
-        let is_wanted = latest.is_enabled() && latest.mode() == Mode::Edge && !events.is_empty();
-        is_wanted.then(|| Report::new(fd, latest.generation(), events))
+        let events = events & latest.word.filter().wanted();
+        let is_wanted =
+            latest.is_enabled() && latest.word.mode() == Mode::Edge && !events.is_empty();
+        is_wanted.then(|| Report::new(fd, latest.word.generation(), events))
     }
 }
 
@@ -478,7 +479,7 @@ fn is_open(fd: Fd, id: u64) -> bool {
 
 /// Whether [`State::arm`] checks which socket it is.
 pub(super) fn is_checked(interest: &Interest) -> bool {
-    interest.mode() == Mode::Edge && interest.is_enabled()
+    interest.word.mode() == Mode::Edge && interest.is_enabled()
 }
 
 /// Whether the same may succeed later.

@@ -22,10 +22,12 @@ use std::time::Duration;
 pub(crate) use self::sys::count_milliseconds;
 use self::sys::{Data, Errno, Reported, by_number};
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, ThisThread, Wait,
+    Waited,
 };
 use crate::os::calls::{call_error, refusal};
 use crate::os::{Fd, RawSocket};
+use crate::support::sync::{LocalKey, thread_local};
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// An `epoll` set and the means to wake its waiters.
@@ -61,7 +63,7 @@ pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
 /// Whether the port owns the socket. What else is armed already is level-triggered.
 #[inline]
 fn is_owned(arm: &Arm) -> bool {
-    arm.interest.mode() == Mode::Kept
+    arm.interest.word.mode() == Mode::Kept
 }
 
 const EDGE: u32 = libc::EPOLLIN as u32 | libc::EPOLLET as u32;
@@ -84,11 +86,23 @@ impl Epoll {
     }
 
     /// Watch what is in the set in another way.
-    #[inline]
+    #[inline(always)]
     fn modify(&self, interest: &Interest) -> Result<(), ArmError> {
         let flags = translate::flags(interest);
-        let data = Data::new(interest.fd, interest.generation());
+        let data = Data::new(interest.fd, interest.word.generation());
         sys::modify(&self.set, by_number(&interest.fd), flags, data).map_err(arm_error)
+    }
+
+    #[cold]
+    fn add(&self, interest: &Interest) -> Result<(), ArmError> {
+        let flags = translate::flags(interest);
+        let data = Data::new(interest.fd, interest.word.generation());
+        match sys::add(&self.set, by_number(&interest.fd), flags, data) {
+            // Its number was closed and duplicated back.
+            Err(libc::EEXIST) => self.modify(interest),
+            Err(libc::EPERM) => Err(ArmError::Refused(RegistrationError::NotWatchable)),
+            added => added.map_err(|error| ArmError::Refused(refusal(error))),
+        }
     }
 
     /// Ask the kernel for as much as there is room for, up to this timeout, and report it.
@@ -199,9 +213,9 @@ impl Epoll {
             room -= 1;
             reports.add(Report {
                 fd: interest.fd,
-                generation: interest.generation(),
+                generation: interest.word.generation(),
                 events,
-                polled: Some(interest.arming()),
+                polled: Some(interest.word.arming()),
             });
         }
     }
@@ -215,6 +229,12 @@ impl AsFd for Epoll {
 
 impl Backend for Epoll {
     type Memory = Memory;
+
+    #[inline]
+    fn thread() -> &'static LocalKey<ThisThread<Self>> {
+        thread_local!(static THREAD: ThisThread<Epoll> = ThisThread::default());
+        &THREAD
+    }
 
     const KEEPS: bool = true;
     const SHARES: bool = true;
@@ -235,18 +255,11 @@ impl Backend for Epoll {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
-        if !is_new {
-            return self.modify(interest);
-        }
-        let flags = translate::flags(interest);
-        let data = Data::new(interest.fd, interest.generation());
-        match sys::add(&self.set, by_number(&interest.fd), flags, data) {
-            // Its number was closed and duplicated back.
-            Err(libc::EEXIST) => self.modify(interest),
-            Err(libc::EPERM) => Err(ArmError::Refused(RegistrationError::NotWatchable)),
-            added => added.map_err(|error| ArmError::Refused(refusal(error))),
+        match is_new {
+            true => self.add(interest),
+            false => self.modify(interest),
         }
     }
 

@@ -30,12 +30,12 @@ pub(super) fn flags(interest: &Interest) -> u32 {
         triggers[Mode::Kept as usize] = EDGE | PRI;
         triggers
     };
-    let trigger = match interest.is_quiet() {
+    let trigger = match interest.word.is_quiet() {
         true => EDGE,
-        false => TRIGGERS[interest.mode() as usize],
+        false => TRIGGERS[interest.word.mode() as usize],
     };
     // Without RDHUP, a stream that was hung up looks like one that was never connected.
-    trigger | RDHUP | wanted(interest.filter())
+    trigger | RDHUP | wanted(interest.word.filter())
 }
 
 /// The flags of the wanted conditions, which are at other places in the kernel's word.
@@ -97,7 +97,7 @@ fn of_descriptor(flags: u32, fd: Fd) -> Events {
 #[inline]
 pub(super) fn pollfd_for(interest: &Interest, is_polled: bool) -> libc::pollfd {
     let fd = if is_polled { interest.fd.0 as i32 } else { -1 };
-    pollfd(fd, interest.filter())
+    pollfd(fd, interest.word.filter())
 }
 
 /// What to ask `poll` for these conditions.

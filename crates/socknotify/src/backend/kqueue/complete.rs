@@ -41,11 +41,11 @@ fn missing(table: &Table, report: &Report, kind: Kind) -> Events {
         return Events::empty();
     }
     let interest = table.interest(report.fd).filter(|interest| {
-        interest.generation() == report.generation
+        interest.word.generation() == report.generation
             && interest.is_enabled()
             && Knotes::of(interest) == Knotes::Dispatch
     });
-    let mut wanted = interest.map_or(Events::empty(), |interest| interest.filter().wanted());
+    let mut wanted = interest.map_or(Events::empty(), |interest| interest.word.filter().wanted());
     // At the end of a pipe, `poll` may also report the condition of the other end.
     if !kind.has(Filter::Read) {
         wanted.remove(Events::IN);

@@ -63,12 +63,14 @@ use self::sys::{Errno, Event, Filter, Queue};
 use self::translate::Knotes;
 use self::waker::Waker;
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Reports, Table, ThisThread,
+    Wait, Waited,
 };
 use crate::os::Fd;
 use crate::os::calls::{call_error, refusal};
 use crate::support::lock::lock;
 use crate::support::pages::SharedPages;
+use crate::support::sync::{LocalKey, thread_local};
 use crate::{Entry, Error, RegistrationError};
 
 /// A kqueue, and the means to wake the waiting thread.
@@ -246,7 +248,7 @@ impl Kqueue {
     fn follow(&self, table: &Table, batch: &mut [Arm], refused: Option<&[Event]>) -> bool {
         let mut has_failed = false;
         for arm in batch.iter_mut().filter(|arm| arm.outcome == Outcome::Armed) {
-            let (fd, generation) = (arm.interest.fd, arm.interest.generation());
+            let (fd, generation) = (arm.interest.fd, arm.interest.word.generation());
             let is_this = |it: &Event| it.fd() == fd && it.generation() == generation;
             let mut is_made = refused.is_some_and(|them| !them.iter().any(is_this));
             arm.outcome = table.arm_latest(&mut arm.interest, |interest| {
@@ -315,6 +317,12 @@ impl AsFd for Kqueue {
 
 impl Backend for Kqueue {
     type Memory = Memory;
+
+    #[inline]
+    fn thread() -> &'static LocalKey<ThisThread<Self>> {
+        thread_local!(static THREAD: ThisThread<Kqueue> = ThisThread::default());
+        &THREAD
+    }
 
     const KEEPS: bool = false;
     const IS_SILENT_BEHIND: bool = true;
@@ -411,7 +419,7 @@ impl Backend for Kqueue {
         let timeout = if has_failed {
             Some(Duration::ZERO)
         } else if owes_alarm {
-            wait.until_retry()
+            Wait::until_retry(wait.timeout)
         } else {
             wait.timeout
         };

@@ -31,8 +31,8 @@ pub(super) enum Knotes {
 impl Knotes {
     #[inline]
     pub(super) fn of(interest: &Interest) -> Self {
-        match interest.mode() {
-            _ if interest.is_quiet() => Knotes::Clear,
+        match interest.word.mode() {
+            _ if interest.word.is_quiet() => Knotes::Clear,
             Mode::Edge => Knotes::Clear,
             Mode::Once | Mode::Level | Mode::Kept => Knotes::Dispatch,
         }
@@ -61,7 +61,7 @@ enum Watch {
 /// What one filter has to report, so that together they report all that is wanted, and errors in any case.
 #[inline]
 fn watch(interest: &Interest, kind: Kind, filter: Filter) -> Watch {
-    let wanted = interest.filter();
+    let wanted = interest.word.filter();
     let condition = match filter {
         Filter::Read => EventFilter::IN,
         _ => EventFilter::OUT,
@@ -95,7 +95,12 @@ fn change(interest: &Interest, filter: Filter, watch: Watch, add: u32) -> Event 
         Watch::Nothing => flags::DISABLE,
         Watch::Ends | Watch::All => flags::ENABLE,
     };
-    let change = Event::new(interest.fd.0, filter, add | enable, interest.generation());
+    let change = Event::new(
+        interest.fd.0,
+        filter,
+        add | enable,
+        interest.word.generation(),
+    );
     match watch {
         Watch::Ends => change.ends_only(),
         Watch::Nothing | Watch::All => change,

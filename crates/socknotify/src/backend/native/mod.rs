@@ -281,7 +281,7 @@ impl Native {
     /// Deliver the packets that are still of interest.
     fn deliver(&self, entries: &mut [Entry], memory: &Memory) -> usize {
         let packets = memory.packets.iter().filter(|packet| !is_own(packet));
-        let packets = packets.map(|packet| entry(packet).unknown());
+        let packets = packets.map(|packet| entry(packet).with_origin(None));
         let packets = packets.filter(|packet| !self.leaving.on_packet(packet));
         let mut count = 0;
         for (place, packet) in entries.iter_mut().zip(packets) {
@@ -332,6 +332,7 @@ impl Native {
         &self,
         socket: RawSocket,
         key: usize,
+        _is_descriptor: bool,
     ) -> Result<Result<(), RegistrationError>, Error> {
         let open = self.enter()?;
         Memory::lend(|memory| self.apply_one(&open, memory, arming(socket, key)))

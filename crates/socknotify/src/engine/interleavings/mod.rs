@@ -18,7 +18,7 @@ use std::time::Duration;
 use loom::thread;
 
 use super::Engine;
-use super::owned::{Caller, Left, Polls, Taking};
+use super::owned::{Caller, Left, Polls};
 use crate::values::entry::Arming;
 use crate::values::registration::Extra;
 use crate::{
@@ -173,7 +173,7 @@ pub(crate) fn do_and_dequeue(
     }
     let caller = Caller {
         polls: &mut polls,
-        taking: &Arc::new(Taking::default()),
+        holder: &mut None,
     };
     port.process(&mut batch, entries, None, Some(caller))
 }
@@ -191,7 +191,7 @@ fn arm(port: &Port) -> u32 {
 
 /// A socket that was adopted, was ready once, and is held by this thread now.
 fn adopted(port: &Port) {
-    assert_eq!(port.adopt_any(0, 10, true), Ok(Ok(())));
+    assert_eq!(port.adopt(0, 10, true), Ok(Ok(())));
     port.backend.become_readable(0);
     assert_eq!(arm(port), Events::IN.bits());
     port.backend.drain(0);

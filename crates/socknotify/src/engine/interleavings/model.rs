@@ -9,9 +9,11 @@ use loom::thread;
 
 use super::WAITERS;
 use crate::engine::{
-    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, Wait, Waited,
+    Arm, ArmError, Backend, DESCRIPTOR, Interest, Mode, Report, Reports, Table, ThisThread, Wait,
+    Waited,
 };
 use crate::os::Fd;
+use crate::support::sync::{LocalKey, thread_local};
 use crate::{Entry, Error, EventFilter, Events, RegistrationError};
 
 /// A backend that watches sockets which become readable when a test says so.
@@ -120,6 +122,12 @@ impl Model {
 impl Backend for Model {
     type Memory = ();
 
+    #[inline]
+    fn thread() -> &'static LocalKey<ThisThread<Self>> {
+        thread_local!(static THREAD: ThisThread<Model> = ThisThread::default());
+        &THREAD
+    }
+
     const KEEPS: bool = true;
     const SHARES: bool = true;
 
@@ -150,8 +158,9 @@ impl Backend for Model {
         }
         socket.interest = Some(*interest);
         socket.is_silent = !interest.is_enabled();
-        socket.is_due =
-            socket.readable && interest.is_enabled() && interest.filter().contains(EventFilter::IN);
+        socket.is_due = socket.readable
+            && interest.is_enabled()
+            && interest.word.filter().contains(EventFilter::IN);
         kernel.call();
         Ok(())
     }
@@ -213,10 +222,10 @@ impl Backend for Model {
                 break;
             }
             socket.is_due = false;
-            socket.is_silent = interest.mode() == Mode::Once;
+            socket.is_silent = interest.word.mode() == Mode::Once;
             reports.push(Report {
                 fd: interest.fd,
-                generation: interest.generation(),
+                generation: interest.word.generation(),
                 events: Events::IN,
                 polled: None,
             });

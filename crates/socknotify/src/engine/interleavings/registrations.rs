@@ -126,9 +126,12 @@ fn a3_the_later_filter_is_watched() {
                 assert_eq!(port.post(&[packet], || {}), Ok(()));
             }
             other.join().unwrap();
-            let wanted = port.table.interest(Fd(0)).map(|interest| interest.filter());
+            let wanted = port
+                .table
+                .interest(Fd(0))
+                .map(|interest| interest.word.filter());
             let armed = port.backend.kernel().sockets[0].interest;
-            assert_eq!(armed.map(|interest| interest.filter()), wanted);
+            assert_eq!(armed.map(|interest| interest.word.filter()), wanted);
         });
     }
 }

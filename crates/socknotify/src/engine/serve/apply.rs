@@ -1,7 +1,7 @@
 //! Apply registrations: the caller's entries change the table, and are armed in batches.
 
 use super::Caller;
-use crate::engine::backend::{Arm, Backend, Wait};
+use crate::engine::backend::{Arm, Backend, DESCRIPTOR, Wait};
 use crate::engine::table::interest::{ArmError, Flag, Interest, State, Word, mode_of};
 use crate::engine::table::{Outcome, Slot};
 use crate::engine::threads::{self, Flag as GateFlag, Levels};
@@ -10,14 +10,6 @@ use crate::os::{self, Fd};
 use crate::support::sync::lock;
 use crate::values::registration::Extra;
 use crate::{Error, Operation, Registration, RegistrationError};
-
-/// The flag of what has this identity.
-pub(in crate::engine) fn flag_of(identity: u64) -> Flag {
-    match identity & crate::engine::DESCRIPTOR {
-        0 => Flag::NONE,
-        _ => Flag::DESCRIPTOR,
-    }
-}
 
 impl<B: Backend> Engine<B> {
     /// Apply registrations, and do not dequeue.
@@ -34,17 +26,25 @@ impl<B: Backend> Engine<B> {
             // The caller asks whether the port can be used.
             return Ok(());
         }
-        threads::with_scratch(self.id, |kept| {
-            let scratch = Scratch::<B::Memory>::of(kept);
-            if let Some(polls) = &mut polls {
-                scratch.add(polls);
+        // With the memory of this thread's calls, if there is some.
+        let mut record = threads::take_current(self);
+        let mut new;
+        let scratch = match &mut record {
+            Some(record) => &mut record.scratch,
+            None => {
+                new = Scratch::default();
+                &mut new
             }
-            self.apply(scratch, registrations);
-            self.arm(scratch, registrations);
-            if let Some(polls) = polls {
-                polls.refused.append(&mut scratch.refused);
-            }
-        });
+        };
+        if let Some(polls) = &mut polls {
+            std::mem::swap(&mut scratch.batch, &mut polls.batch);
+        }
+        self.apply(scratch, registrations);
+        self.arm(scratch, registrations);
+        if let Some(polls) = polls {
+            polls.refused.append(&mut scratch.refused);
+        }
+        record.map(threads::put);
         Ok(())
     }
 
@@ -58,14 +58,15 @@ impl<B: Backend> Engine<B> {
     ) {
         for index in 0..entries.len() {
             let entry = &mut entries[index];
-            let done = match entry.is_owned() {
-                true => self.collect_owned(scratch, entry, index as u32),
-                false => self.enable_again(entry).map(|(interest, slot)| {
-                    self.collect_arm(&mut scratch.batch, slot, interest, false, index as u32);
-                }),
+            let enabled = match entry.is_owned() {
+                true => self.enabled_owned(entry),
+                false => self.enable_again(entry),
             };
-            match done {
-                Some(()) => entries[index].result = Ok(()),
+            match enabled {
+                Some((interest, slot)) => {
+                    entry.result = Ok(());
+                    self.collect_arm(&mut scratch.batch, slot, interest, false, index as u32);
+                }
                 None => self.apply_other(scratch, entries, index),
             }
         }
@@ -117,10 +118,14 @@ impl<B: Backend> Engine<B> {
     ) {
         let mut outcome = Outcome::Armed;
         if B::KEEPS && !is_armed {
-            outcome = slot.arm_latest(&mut interest, |interest| self.backend.arm(interest, false));
+            let arm = |interest: &Interest| self.backend.arm(interest, false);
+            let armed = arm(&interest);
+            if armed.is_err() || slot.word().generation() != interest.word.generation() {
+                outcome = slot.arm_until_latest(&mut interest, armed, arm);
+            }
             if outcome == Outcome::Armed {
                 if interest.word.has(Flag::LATE) {
-                    slot.on_armed(interest.generation());
+                    slot.on_armed(interest.word.generation());
                 }
                 return;
             }
@@ -153,19 +158,20 @@ impl<B: Backend> Engine<B> {
         self.finish_batch(scratch, entries);
     }
 
-    /// Handle what the backend could not arm.
+    /// Handle what the backend could not arm. True if that is armed now, after the backend was asked for reports.
     #[inline]
     pub(in crate::engine) fn finish_batch(
         &self,
         scratch: &mut Scratch<B::Memory>,
         entries: &mut [Registration<'_>],
-    ) {
+    ) -> bool {
         let mut batch = scratch.batch.iter();
-        scratch.has_armed_late = batch.any(|arm| arm.outcome != Outcome::Armed);
-        if scratch.has_armed_late {
+        let has_failed = batch.any(|arm| arm.outcome != Outcome::Armed);
+        if has_failed {
             self.handle_failed(scratch, entries);
         }
         scratch.batch.clear();
+        has_failed
     }
 
     #[cold]
@@ -178,17 +184,16 @@ impl<B: Backend> Engine<B> {
             let fd = arm.interest.fd;
             let slot = self.table.entry(fd);
             let word = slot.word();
-            let is_current = word.generation() == arm.interest.generation();
+            let is_current = word.generation() == arm.interest.word.generation();
             let entry = match (arm.entry, arm.outcome) {
                 (_, Outcome::Overtaken)
                 | (Arm::NO_ENTRY, Outcome::Failed(ArmError::Refused(_))) => {
                     self.postpone(&mut core, &arm.interest);
                     continue;
                 }
-                (Arm::NO_ENTRY, outcome) => {
+                (Arm::NO_ENTRY, _) => {
                     // It was armed again. If the number refers to another file, its registration has ended.
-                    let is_stale = is_current && outcome != Outcome::Ended;
-                    if is_stale && !self.is_watched(fd, word) {
+                    if is_current && !self.is_watched(fd, word) {
                         self.forget(&mut core, fd);
                     }
                     continue;
@@ -208,14 +213,7 @@ impl<B: Backend> Engine<B> {
                 continue;
             }
             if is_current {
-                entry.result = self
-                    .arm_now(&mut core, fd, word)
-                    .or_else(|error| match error {
-                        ArmError::Stale if !entry.is_owned() => {
-                            self.enable_new(&mut core, fd, entry)
-                        }
-                        error => Err(error.into()),
-                    });
+                entry.result = self.arm_known(&mut core, fd, entry, word);
             } else if !entry.is_owned()
                 && (word.state() == State::Vacant
                     || word.is_live() && slot.key() == entry.completion_key)
@@ -281,57 +279,82 @@ impl<B: Backend> Engine<B> {
         let Some(slot) = self.table.slot(fd) else {
             return self.enable_new(core, fd, entry);
         };
+        let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
+        let enabled = slot.enable(entry.completion_key, entry.event_filter, mode);
+        if let Some(word) = enabled {
+            return self.arm_known(core, fd, entry, word);
+        }
         let word = slot.word();
         match word.state() {
             State::Vacant | State::Removed => self.enable_new(core, fd, entry),
-            State::Enabled | State::Disabled
-                if slot.key() == entry.completion_key && word.has(Flag::KNOWN) =>
-            {
-                let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
-                let enabled = slot.change(|word| {
-                    word.is_live()
-                        .then(|| word.enabled(entry.event_filter, mode))
-                });
-                let armed = enabled.map_or(Err(ArmError::Stale), |(_, word)| {
-                    self.arm_now(core, fd, word)
-                });
-                match armed {
-                    // It was closed, and this is something else.
-                    Err(ArmError::Stale) => self.enable_new(core, fd, entry),
-                    armed => Ok(armed?),
-                }
-            }
-            State::Enabled | State::Disabled | State::Removing => {
-                if !self.is_same(fd, word)? {
-                    return self.enable_new(core, fd, entry);
-                }
-                match word.state() {
-                    State::Removing => Err(RegistrationError::RemovePending),
-                    _ => Err(RegistrationError::OtherKey),
-                }
-            }
+            _ if !self.is_same(fd, word)? => self.enable_new(core, fd, entry),
+            State::Removing => Err(RegistrationError::RemovePending),
+            State::Enabled | State::Disabled => Err(RegistrationError::OtherKey),
         }
     }
 
-    /// Register what this port does not have. If its number has a registration even so, that one's file was closed.
+    /// Arm what is registered.
+    fn arm_known(
+        &self,
+        core: &mut Core,
+        fd: Fd,
+        entry: &Registration<'_>,
+        word: Word,
+    ) -> Result<(), RegistrationError> {
+        match self.arm_now(core, fd, word) {
+            // It was closed, and this is something else.
+            Err(ArmError::Stale) if !entry.is_owned() => self.enable_new(core, fd, entry),
+            armed => Ok(armed?),
+        }
+    }
+
+    /// Register what this port does not have.
     fn enable_new(
         &self,
         core: &mut Core,
         fd: Fd,
         entry: &Registration<'_>,
     ) -> Result<(), RegistrationError> {
-        self.forget(core, fd);
         if entry.extra == Extra::Known {
+            self.forget(core, fd);
             return Err(RegistrationError::NotFound);
         }
         let mode = mode_of(entry.trigger).ok_or(RegistrationError::InvalidTrigger)?;
-        let identity = self.claim(fd, entry.extra, entry.is_borrowed)?;
-        let slot = self.table.entry(fd);
-        let word = slot.begin(entry.completion_key, identity, |word| {
-            word.enabled(entry.event_filter, mode)
-                .with(flag_of(identity))
-        });
+        let enabled = |word: Word| word.enabled(entry.event_filter, mode);
+        let (key, extra) = (entry.completion_key, entry.extra);
+        let word = self.begin(core, fd, key, extra, entry.is_borrowed, enabled)?;
+        self.arm_new(core, fd, word)
+    }
+
+    /// Begin a registration. If its number has one even so, that one's file was closed.
+    pub(in crate::engine) fn begin(
+        &self,
+        core: &mut Core,
+        fd: Fd,
+        key: usize,
+        extra: Extra,
+        is_borrowed: bool,
+        word: impl Fn(Word) -> Word,
+    ) -> Result<Word, RegistrationError> {
+        self.forget(core, fd);
+        let identity = self.claim(fd, extra, is_borrowed)?;
         core.registered += 1;
+        let slot = self.table.entry(fd);
+        Ok(
+            slot.begin(key, identity, |before| match identity & DESCRIPTOR {
+                0 => word(before),
+                _ => word(before).with(Flag::DESCRIPTOR),
+            }),
+        )
+    }
+
+    /// Arm a registration that has begun, or end it.
+    pub(in crate::engine) fn arm_new(
+        &self,
+        core: &mut Core,
+        fd: Fd,
+        word: Word,
+    ) -> Result<(), RegistrationError> {
         self.arm_now(core, fd, word).map_err(|error| {
             self.forget(core, fd);
             error.into()
@@ -340,18 +363,13 @@ impl<B: Backend> Engine<B> {
 
     /// Identify what is to be registered, and claim it for this port, unless several ports may watch it: what is no socket,
     /// and what a runtime asks for by a call of its own, as of `epoll`.
-    pub(in crate::engine) fn claim(
-        &self,
-        fd: Fd,
-        extra: Extra,
-        is_borrowed: bool,
-    ) -> Result<u64, RegistrationError> {
+    fn claim(&self, fd: Fd, extra: Extra, is_borrowed: bool) -> Result<u64, RegistrationError> {
         let identify = || match extra {
             Extra::Descriptor => self.backend.identify_any(fd),
             _ => self.backend.identify(fd),
         };
         let identity = identify()?;
-        if identity & crate::engine::DESCRIPTOR != 0 {
+        if identity & DESCRIPTOR != 0 {
             return Ok(identity);
         }
         let is_shared = matches!(extra, Extra::New | Extra::Known | Extra::Descriptor);
@@ -392,7 +410,7 @@ impl<B: Backend> Engine<B> {
         let changed = slot.change(|current| match outcome {
             _ if !current.is_live() => None,
             Outcome::Failed(_) => {
-                let is_this = current.generation() == interest.generation();
+                let is_this = current.generation() == interest.word.generation();
                 let fails = is_this && !current.is_dequeued_since(interest.word);
                 fails.then(|| current.with_state(State::Disabled))
             }
@@ -406,7 +424,7 @@ impl<B: Backend> Engine<B> {
                 self.postpone(core, &interest);
                 Ok(())
             }
-            (Outcome::Armed | Outcome::Ended, _) => Ok(()),
+            (Outcome::Armed, _) => Ok(()),
         }
     }
 
@@ -437,21 +455,9 @@ impl<B: Backend> Engine<B> {
         let Ok((before, _)) = slot.change(removing) else {
             return self.not_found(fd);
         };
-        let disarmed = match before.has(Flag::KNOWN) {
-            true => self.backend.disarm(fd),
-            false => Ok(()),
-        };
-        match disarmed {
-            Err(ArmError::Stale) => return self.is_another(core, fd),
-            Err(ArmError::Refused(error)) => {
-                // What it was armed with is stale.
-                let restored = before.advanced().advanced().without(Flag::DELIVERED);
-                if slot.change(|_| Some(restored)).is_ok() {
-                    self.arm_now(core, fd, restored)?;
-                }
-                return Err(error);
-            }
-            Ok(()) => {}
+        // If the system refuses, its reports are stale.
+        if before.has(Flag::KNOWN) && self.backend.disarm(fd) == Err(ArmError::Stale) {
+            return self.is_another(core, fd);
         }
         if is_silent {
             self.forget(core, fd);
@@ -545,7 +551,7 @@ impl<B: Backend> Engine<B> {
     /// The backend has refused to arm this again. Threads that dequeue and poll try it later.
     #[cold]
     pub(in crate::engine) fn postpone(&self, core: &mut Core, interest: &Interest) {
-        let generation = interest.generation();
+        let generation = interest.word.generation();
         let postponed = self.table.entry(interest.fd).change(|word| {
             let is_due = word.generation() == generation && word.is_enabled();
             (is_due && !word.has(Flag::DELIVERED)).then(|| word.with(Flag::DELIVERED))
@@ -594,13 +600,11 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Arm them now.
-    pub(in crate::engine) fn arm_levels(&self, levels: &mut Levels) {
-        if !levels.is_empty() && !self.is_closed() {
-            let mut scratch = Box::<Scratch<B::Memory>>::default();
-            // So that whatever still holds is reported to others.
-            self.collect_delivered(levels, &mut scratch.batch, false);
-            self.arm(&mut scratch, &mut []);
+    /// Arm those of this thread now, so that whatever still holds is reported to others.
+    pub(in crate::engine) fn arm_levels(&self, scratch: &mut Scratch<B::Memory>) {
+        if !scratch.levels.is_empty() && !self.is_closed() {
+            self.collect_delivered(&mut scratch.levels, &mut scratch.batch, false);
+            self.arm(scratch, &mut []);
         }
     }
 }

@@ -9,9 +9,10 @@ use crate::engine::table::{Delivery, Outcome, Report, Slot, Undelivered};
 use crate::engine::threads::Levels;
 use crate::engine::{Core, Engine, Packet, Scratch};
 use crate::os::Fd;
+use crate::support::burst;
 use crate::support::deadline::Deadline;
 use crate::support::sync::lock;
-use crate::{Entry, Events, support::burst};
+use crate::{Entry, Events};
 
 /// How many packets and reports may come out, over all threads, before the backend is asked again.
 const SKIPS: u32 = 8;
@@ -68,13 +69,13 @@ impl<B: Backend> Engine<B> {
     /// Whether what is known to be ready may be delivered without asking the backend for more.
     #[inline]
     pub(in crate::engine) fn may_skip(&self) -> bool {
-        (1..=SKIPS).contains(&self.skips.load(Ordering::Relaxed)) && self.has_asked_lately()
-    }
-
-    /// The model checker knows no time.
-    fn has_asked_lately(&self) -> bool {
-        let asked = self.asked.load(Ordering::Relaxed);
-        cfg!(interleavings) || self.now().saturating_sub(asked) < SKIPPED_FOR
+        // The model checker knows no time.
+        let passed = || {
+            self.now()
+                .saturating_sub(self.asked.load(Ordering::Relaxed))
+        };
+        let has_asked_lately = || cfg!(interleavings) || passed() < SKIPPED_FOR;
+        (1..=SKIPS).contains(&self.skips.load(Ordering::Relaxed)) && has_asked_lately()
     }
 
     fn now(&self) -> u64 {
@@ -91,11 +92,6 @@ impl<B: Backend> Engine<B> {
         if self.may_skip() {
             self.skips.store(0, Ordering::Relaxed);
         }
-    }
-
-    /// Whether the last call that asked had no room for all that is ready, as far as is known.
-    pub(in crate::engine) fn has_more(&self) -> bool {
-        self.skips.load(Ordering::Relaxed) == FULL
     }
 
     /// Count what came out of a call without asking the backend.
@@ -123,23 +119,12 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// How much of a call's room is for reports, while packets are queued: each gets at least half, or every second turn.
-    /// 0: the backend is not asked.
-    pub(in crate::engine) fn room_for_reports(&self, room: usize, queued: usize) -> usize {
-        match room {
-            _ if self.may_skip() => 0,
-            1 => usize::from(self.turn.fetch_xor(true, Ordering::Relaxed)),
-            _ => room - queued.min(room / 2),
-        }
-    }
-
     /// Arm the batch of the call, wait in the backend, and deliver what it reports. Returns how many entries were
     /// filled.
     #[inline(never)]
     pub(in crate::engine) fn ask(
         &self,
         scratch: &mut Scratch<B::Memory>,
-        levels: &mut Levels,
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> (usize, Waited) {
@@ -147,12 +132,13 @@ impl<B: Backend> Engine<B> {
             room: entries.len(),
             timeout,
             may_skip: self.may_skip(),
-            has_more: self.has_more(),
+            has_more: self.skips.load(Ordering::Relaxed) == FULL,
         };
         let Scratch {
             memory,
             batch,
             packets,
+            levels,
             ..
         } = scratch;
         let mut deliveries = Deliveries {
@@ -183,8 +169,8 @@ impl<B: Backend> Engine<B> {
                 self.queue_alarm(&mut core);
             }
             let packets = scratch.packets.iter();
-            core.queue
-                .extend(packets.map(|entry| Packet::from(entry.completion())));
+            let packets = packets.map(|entry| Packet::from(entry.completion()));
+            core.queue.extend(packets);
             self.publish_queued(&core);
         }
         scratch.packets.clear();

@@ -1,13 +1,13 @@
 //! Dequeue: take a permit, and what is ready; otherwise poll, or park.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Caller, Polls};
-use crate::engine::backend::Backend;
-use crate::engine::threads::{self, Flag, Holder, Levels, Parker, Record};
-use crate::engine::{Engine, Scratch};
+use crate::engine::Engine;
+use crate::engine::backend::{Backend, Wait};
+use crate::engine::threads::{self, Flag, Record};
 use crate::support::deadline::Deadline;
 use crate::support::sync::lock;
 use crate::{Entry, Error, Registration};
@@ -16,17 +16,11 @@ use crate::{Entry, Error, Registration};
 /// registration can make before it is quiet.
 const AGAIN: usize = 64;
 
-/// What was refused is tried again after this time.
-const RETRY: Duration = Duration::from_millis(2);
-
 /// A call that dequeues.
 struct Call<'call, 'socket, B: Backend> {
     registrations: &'call mut [Registration<'socket>],
     polls: Option<&'call mut Polls>,
-    scratch: &'call mut Scratch<B::Memory>,
-    levels: &'call mut Levels,
-    holder: &'call Arc<Holder>,
-    parker: &'call Parker,
+    record: Box<Record<B>>,
     deadline: Deadline,
     has_permit: bool,
     /// It counts as polling.
@@ -48,34 +42,14 @@ impl<B: Backend> Engine<B> {
         deadline: Deadline,
         caller: Option<Caller<'_>>,
     ) -> Result<usize, Error> {
-        let (polls, taking) = caller.map(|it| (it.polls, it.taking)).unzip();
-        let new = || {
-            let permits: Weak<Self> = Arc::downgrade(self);
-            let (holder, left) = lock(&self.roster).add();
-            (0..left).for_each(|_| self.settle_if_due(self.gate.leave()));
-            Box::new(Record::new(self.id, permits, holder))
-        };
-        let taken = threads::take(self.id, new);
-        let is_ending = taken.is_none();
-        let mut record = taken.unwrap_or_else(new);
-        let Record {
-            holder,
-            parker,
-            levels,
-            scratch,
-            ..
-        } = &mut *record;
-        let scratch = Scratch::<B::Memory>::of(scratch);
-        let has_permit = holder.end_run();
+        let (polls, known) = caller.map(|it| (it.polls, it.holder)).unzip();
+        let record = threads::take(self);
         let mut call = Call {
-            scratch,
             registrations,
             polls,
-            levels,
-            holder: &*holder,
-            parker: &*parker,
+            has_permit: record.holder.end_run(),
+            record,
             deadline,
-            has_permit,
             polls_now: false,
             is_released: false,
             has_checked: false,
@@ -83,23 +57,25 @@ impl<B: Backend> Engine<B> {
         };
         let result = self.run(&mut call, entries);
         self.stop_polling(&mut call);
-        if let (true, Some(polls)) = (call.scratch.has_failed, call.polls) {
-            polls.refused.append(&mut call.scratch.refused);
+        let Record {
+            holder, scratch, ..
+        } = &mut *call.record;
+        if let (true, Some(polls)) = (scratch.has_failed, call.polls) {
+            polls.refused.append(&mut scratch.refused);
         }
-        if !call.levels.is_empty() && self.gate.load().has(Flag::EXPOSED) {
+        if !scratch.levels.is_empty() && self.gate.load().has(Flag::EXPOSED) {
             // The loop that watches the port has to see that they are still ready.
-            self.arm_levels(call.levels);
+            self.arm_levels(scratch);
         }
         let load = match result {
             Ok(_) => {
-                let address = taking.map_or(0, |it| Arc::as_ptr(it).addr());
-                if call.scratch.taking != address {
-                    call.scratch.taking = address;
-                    holder.set_taking(taking);
+                if let Some(known) = known {
+                    if known.as_ref().is_none_or(|it| !Arc::ptr_eq(it, holder)) {
+                        *known = Some(Arc::clone(holder));
+                    }
                 }
-                let this = Arc::as_ptr(holder).addr();
-                if self.last.load(Ordering::Relaxed) != this {
-                    self.last.store(this, Ordering::Relaxed);
+                if self.last.load(Ordering::Relaxed) != holder.address() {
+                    self.last.store(holder.address(), Ordering::Relaxed);
                 }
                 holder.begin_run();
                 self.gate.load()
@@ -111,10 +87,7 @@ impl<B: Backend> Engine<B> {
             self.leave_refused();
         }
         self.settle_if_due(load);
-        // While the thread ends, nothing would say when it has ended: so the record is dropped.
-        if !is_ending {
-            threads::put(record);
-        }
+        threads::put(call.record);
         result
     }
 
@@ -131,29 +104,30 @@ impl<B: Backend> Engine<B> {
         if load.has(Flag::CLOSED) {
             return Err(Error::Closed);
         }
-        call.scratch.has_failed = false;
+        let scratch = &mut call.record.scratch;
+        scratch.has_failed = false;
         if let Some(polls) = &mut call.polls {
-            call.scratch.add(polls);
+            std::mem::swap(&mut scratch.batch, &mut polls.batch);
         }
-        self.apply(call.scratch, call.registrations);
-        if !call.levels.is_empty() {
-            self.collect_delivered(call.levels, &mut call.scratch.batch, B::KEEPS);
+        self.apply(scratch, call.registrations);
+        if !scratch.levels.is_empty() {
+            self.collect_delivered(&mut scratch.levels, &mut scratch.batch, B::KEEPS);
         }
         if load.has(Flag::REFUSED) {
-            self.collect_refused(&mut call.scratch.batch);
+            self.collect_refused(&mut scratch.batch);
         }
         if self.limit() > self.concurrency {
             self.sample_if_due();
         }
-        self.queue_alarm_if_due(call.scratch, &call.deadline);
+        self.queue_alarm_if_due(scratch, &call.deadline);
         loop {
             // The limit has fallen, or a thread has returned from a scope of blocking work.
             if call.has_permit && load.taken() > self.limit() {
                 self.leave_excess(call);
             }
             if !call.has_permit && !self.gate.take(self.limit()) {
-                self.arm(call.scratch, call.registrations);
-                if call.scratch.has_failed || call.deadline.has_passed() {
+                self.arm(&mut call.record.scratch, call.registrations);
+                if call.record.scratch.has_failed || call.deadline.has_passed() {
                     return Err(Error::TimedOut);
                 }
                 self.wait_for_permit(call);
@@ -185,7 +159,7 @@ impl<B: Backend> Engine<B> {
             self.leave_refused();
         }
         let deadline = &mut call.deadline;
-        call.is_released = self.park(call.parker, || deadline.remaining());
+        call.is_released = self.park(&call.record.parker, || deadline.remaining());
         call.has_permit = call.is_released;
         call.polls_now = call.is_released;
     }
@@ -202,7 +176,7 @@ impl<B: Backend> Engine<B> {
             self.stop_polling(call);
             self.collect_both(call, entries, queued)
         } else {
-            let timeout = match call.scratch.has_failed {
+            let timeout = match call.record.scratch.has_failed {
                 true => Some(Duration::ZERO),
                 false => call.deadline.remaining(),
             };
@@ -211,7 +185,10 @@ impl<B: Backend> Engine<B> {
                     self.stop_polling(call);
                     let (count, is_full) = self.ask_now(call, entries);
                     let is_over = count == 0 && self.queued.load(Ordering::SeqCst) == 0;
-                    if is_over && (!is_full || self.has_asked_enough(call.again)) {
+                    // Edges that nobody wants any more may come for ever. Each registration is reported when it was armed, and when it
+                    // was made quiet.
+                    let most = || AGAIN + lock(&self.core).registered * 2;
+                    if is_over && (!is_full || call.again >= most()) {
                         return Some(Err(Error::TimedOut));
                     }
                     call.again += 1;
@@ -230,12 +207,6 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
-    /// Edges that nobody wants any more may come for ever.
-    fn has_asked_enough(&self, again: usize) -> bool {
-        // Each registration is reported when it was armed, and when it was made quiet.
-        again >= AGAIN && again - AGAIN >= lock(&self.core).registered * 2
-    }
-
     /// Packets are queued. Take them, and reports too.
     #[inline(never)]
     fn collect_both(
@@ -244,12 +215,17 @@ impl<B: Backend> Engine<B> {
         entries: &mut [Entry],
         queued: usize,
     ) -> usize {
-        let room = self.room_for_reports(entries.len(), queued);
+        // Each gets at least half of the room, or every second turn.
+        let room = match entries.len() {
+            _ if self.may_skip() => 0,
+            1 => usize::from(self.turn.fetch_xor(true, Ordering::Relaxed)),
+            room => room - queued.min(room / 2),
+        };
         let mut count = 0;
         if room > 0 {
             count = self.ask_now(call, &mut entries[..room]).0;
         } else {
-            self.arm(call.scratch, call.registrations);
+            self.arm(&mut call.record.scratch, call.registrations);
         }
         count + self.take_packets(&mut entries[count..])
     }
@@ -258,14 +234,14 @@ impl<B: Backend> Engine<B> {
     /// before it asked the system.
     #[inline(never)]
     fn ask_now(&self, call: &mut Call<'_, '_, B>, entries: &mut [Entry]) -> (usize, bool) {
-        let (count, waited) = self.ask(call.scratch, call.levels, entries, Some(Duration::ZERO));
+        let (count, waited) = self.ask(&mut call.record.scratch, entries, Some(Duration::ZERO));
         if waited.woken {
             // It is for a thread that takes a packet, which this one does, or another is woken.
             self.gate.lower_waking();
         }
-        self.finish_batch(call.scratch, call.registrations);
+        let has_armed_late = self.finish_batch(&mut call.record.scratch, call.registrations);
         let has_asked = waited.asked || entries.is_empty();
-        let may_be_more = waited.is_full || waited.woken || call.scratch.has_armed_late;
+        let may_be_more = waited.is_full || waited.woken || has_armed_late;
         (count, may_be_more || !has_asked)
     }
 
@@ -301,17 +277,17 @@ impl<B: Backend> Engine<B> {
         self.found_nothing();
         let retries = load.has(Flag::REFUSED);
         let until = match retries {
-            true => Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))),
+            true => Wait::until_retry(timeout),
             false => timeout,
         };
-        let (count, waited) = self.ask(call.scratch, call.levels, entries, until);
+        let (count, waited) = self.ask(&mut call.record.scratch, entries, until);
         self.stop_polling(call);
         if waited.woken {
             self.gate.lower_waking();
         }
-        self.finish_batch(call.scratch, call.registrations);
+        self.finish_batch(&mut call.record.scratch, call.registrations);
         if count == 0 && retries {
-            self.collect_refused(&mut call.scratch.batch);
+            self.collect_refused(&mut call.record.scratch.batch);
         }
         Some(count)
     }
@@ -321,8 +297,8 @@ impl<B: Backend> Engine<B> {
     /// It does not if another one dequeues: that one, if it is quick, dequeues again sooner than this one would wake.
     fn polls_itself(&self, call: &Call<'_, '_, B>, running: usize, polling: usize) -> bool {
         let is_quick_beside = || {
-            let this = Arc::as_ptr(call.holder).addr();
-            running > 0 && self.last.load(Ordering::Relaxed) != this && !self.is_eager()
+            let is_other = self.last.load(Ordering::Relaxed) != call.record.holder.address();
+            running > 0 && is_other && !self.is_eager()
         };
         polling <= self.pollers() && !is_quick_beside()
     }

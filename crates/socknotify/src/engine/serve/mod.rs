@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::backend::Arm;
 use super::table::Outcome;
 use super::table::interest::Interest;
-use super::threads::Taking;
+use super::threads::Holder;
 use crate::RegistrationError;
 
 /// Sockets that a worker has enabled, that the system has armed, and that may be ready: its next call finds that out.
@@ -32,11 +32,6 @@ impl Polls {
         });
     }
 
-    /// They are another's to arm.
-    pub(crate) fn clear(&mut self) {
-        self.batch.clear();
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.batch.is_empty()
     }
@@ -45,6 +40,6 @@ impl Polls {
 /// A worker whose call it is.
 pub(crate) struct Caller<'call> {
     pub(crate) polls: &'call mut Polls,
-    /// Where it says what it takes of the packets of the call.
-    pub(crate) taking: &'call Arc<Taking>,
+    /// The thread that makes the call, once that has dequeued something.
+    pub(crate) holder: &'call mut Option<Arc<Holder>>,
 }

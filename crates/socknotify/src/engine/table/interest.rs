@@ -70,7 +70,6 @@ const GENERATION: u32 = ARMING + Arming::BITS;
 pub(crate) struct Flag(u64);
 
 impl Flag {
-    pub(crate) const NONE: Flag = Flag(0);
     /// The system has it, armed or not. Without this, it is enabled with the engine's lock held.
     pub(crate) const KNOWN: Flag = Flag(1 << 8);
     /// It was reported while a thread had the socket, which may or may not have handled that.
@@ -92,13 +91,12 @@ impl Flag {
 
 impl std::fmt::Debug for Word {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Word")
-            .field("state", &self.state())
-            .field("generation", &self.generation())
-            .field("mode", &self.mode())
-            .field("filter", &self.filter())
-            .field("flags", &format_args!("{:#x}", self.0 & FLAGS))
-            .finish()
+        let (state, mode, filter) = (self.state(), self.mode(), self.filter());
+        let (generation, flags) = (self.generation(), self.0 & FLAGS);
+        write!(
+            f,
+            "{state:?} {mode:?} {filter:?}, flags {flags:#x}, generation {generation}"
+        )
     }
 }
 
@@ -187,6 +185,7 @@ impl Word {
         Word(self.0 & !flag.0)
     }
 
+    /// Counts what was wanted of this descriptor number. Reports carry it, so that stale ones are recognised.
     #[inline]
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> GENERATION) as u32
@@ -232,6 +231,13 @@ impl Word {
         usize::from((self.0 >> (ARMING - 1)) as u16)
     }
 
+    /// Whether to report only what begins to hold from here on, and what holds once, whatever the mode.
+    #[inline]
+    #[allow(dead_code, reason = "not every backend asks")]
+    pub(crate) fn is_quiet(self) -> bool {
+        self.has(Flag::QUIET)
+    }
+
     /// Whether nothing was reported while a thread had the socket, and nothing ever that no further edge shows.
     #[inline]
     pub(in crate::engine) fn is_quiet_since(self) -> bool {
@@ -264,45 +270,14 @@ impl Word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interest {
     pub(crate) fd: Fd,
-    pub(in crate::engine) word: Word,
+    pub(crate) word: Word,
 }
 
 impl Interest {
-    /// Counts what was wanted of this descriptor number. Reports carry it, so that stale ones are recognised.
-    #[inline]
-    pub(crate) fn generation(&self) -> u32 {
-        self.word.generation()
-    }
-
-    /// The number of an owned socket's arming.
-    #[inline]
-    #[allow(dead_code, reason = "not every backend polls what is armed")]
-    pub(crate) fn arming(&self) -> Arming {
-        self.word.arming()
-    }
-
-    /// The conditions; none while it is disabled. Errors are always watched for.
-    #[inline]
-    pub(crate) fn filter(&self) -> EventFilter {
-        self.word.filter()
-    }
-
-    #[inline]
-    pub(crate) fn mode(&self) -> Mode {
-        self.word.mode()
-    }
-
     /// Whether anything is to be reported. If not, the system only keeps the descriptor, to tell it from another one.
     #[inline]
     pub(crate) fn is_enabled(&self) -> bool {
         self.word.is_enabled() || self.word.mode() == Mode::Kept
-    }
-
-    /// Whether to report only what begins to hold from here on, and what holds once, whatever the mode.
-    #[inline]
-    #[allow(dead_code, reason = "not every backend asks")]
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.word.has(Flag::QUIET)
     }
 }
 

@@ -11,12 +11,11 @@
 
 pub(super) mod interest;
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::engine::table::interest::{ArmError, Flag, Interest, Mode, State, Word};
 use crate::os::Fd;
-use crate::support::pages::{SharedPages, new_array};
+use crate::support::pages::SharedPages;
 use crate::support::sync::{AtomicU64, AtomicUsize, fence};
 use crate::values::entry::Arming;
 use crate::{EventFilter, Events};
@@ -161,36 +160,43 @@ impl Slot {
 
     /// Arm an interest in this slot's descriptor, and what is wanted in place of it as long as that changes meanwhile. What
     /// was armed last, or could not be, is the interest then.
-    #[inline]
+    #[inline(always)]
     pub(in crate::engine) fn arm_latest(
         &self,
         interest: &mut Interest,
         mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
     ) -> Outcome {
-        let first = interest.generation();
+        let result = arm(interest);
+        self.arm_until_latest(interest, result, arm)
+    }
+
+    /// The same, if a thread has done so once, with this result.
+    #[cold]
+    pub(in crate::engine) fn arm_until_latest(
+        &self,
+        interest: &mut Interest,
+        mut result: Result<(), ArmError>,
+        mut arm: impl FnMut(&Interest) -> Result<(), ArmError>,
+    ) -> Outcome {
+        let first = interest.word.generation();
         let mut has_armed = false;
         loop {
-            let result = arm(interest);
             let word = self.word();
-            if word.generation() == interest.generation() {
+            let generation = word.generation();
+            if generation == interest.word.generation() || !word.is_live() {
                 return match result {
                     Ok(()) => Outcome::Armed,
                     Err(ArmError::Refused(_))
-                        if word.generation() != first && (has_armed || word.has(Flag::KNOWN)) =>
+                        if generation != first && (has_armed || word.has(Flag::KNOWN)) =>
                     {
                         Outcome::Overtaken
                     }
                     Err(error) => Outcome::Failed(error),
                 };
             }
-            if !word.is_live() {
-                return match result {
-                    Ok(()) => Outcome::Armed,
-                    Err(_) => Outcome::Ended,
-                };
-            }
             has_armed |= result.is_ok();
             interest.word = word;
+            result = arm(interest);
         }
     }
 
@@ -364,56 +370,30 @@ pub(crate) enum Outcome {
     /// It is armed; or another thread has changed the interest, and what it wants is armed; or it was, and has ended since: it
     /// is not to be registered again.
     Armed,
-    /// It is not armed.
+    /// It is not armed. It may have ended.
     Failed(ArmError),
     /// The system knows it, and refused what another thread has enabled meanwhile: that is tried again later.
     Overtaken,
-    /// It is not armed, and the registration has ended.
-    Ended,
 }
-
-/// How many slots are made at once.
-const BLOCK: u32 = if cfg!(interleavings) { 2 } else { 64 };
-
-type Block = OnceLock<Box<[Slot; BLOCK as usize]>>;
-
-/// How many blocks are found without a search: those of the first 65,536 descriptors.
-const FIRST_BLOCKS: usize = 1024;
 
 /// All registrations of a port.
 #[derive(Debug)]
-pub(crate) struct Table {
-    first: Box<[Block; FIRST_BLOCKS]>,
-    others: SharedPages<Block>,
-}
+pub(crate) struct Table(SharedPages<Slot>);
 
 impl Table {
     pub(in crate::engine) fn new() -> Self {
-        Table {
-            first: new_array(),
-            others: SharedPages::new(),
-        }
+        Table(SharedPages::new())
     }
 
     /// The slot of a number that has, or had, a registration.
     #[inline]
     pub(in crate::engine) fn slot(&self, fd: Fd) -> Option<&Slot> {
-        let block = match self.first.get((fd.0 / BLOCK) as usize) {
-            Some(block) => block,
-            None => self.others.get(fd.0 / BLOCK)?,
-        };
-        let block = block.get()?;
-        Some(&block[(fd.0 % BLOCK) as usize])
+        self.0.get(fd.0)
     }
 
     /// The slot of any number.
     pub(in crate::engine) fn entry(&self, fd: Fd) -> &Slot {
-        let block = match self.first.get((fd.0 / BLOCK) as usize) {
-            Some(block) => block,
-            None => self.others.entry(fd.0 / BLOCK),
-        };
-        let block = block.get_or_init(new_array);
-        &block[(fd.0 % BLOCK) as usize]
+        self.0.entry(fd.0)
     }
 
     #[inline]
@@ -439,7 +419,7 @@ impl Table {
     ) -> Outcome {
         match self.slot(interest.fd) {
             Some(slot) => slot.arm_latest(interest, arm),
-            None => Outcome::Ended,
+            None => Outcome::Failed(ArmError::Stale),
         }
     }
 
@@ -448,21 +428,13 @@ impl Table {
     #[allow(dead_code, reason = "not every backend asks")]
     pub(crate) fn is_waiting(&self, interest: &Interest) -> bool {
         let word = self.word(interest.fd);
-        let is_same = word.generation() == interest.generation();
-        word.is_due() && is_same && word.arming() == interest.arming()
+        let is_same = word.generation() == interest.word.generation();
+        word.is_due() && is_same && word.arming() == interest.word.arming()
     }
 
     /// The numbers of all registrations, with their words.
     pub(in crate::engine) fn registered(&self) -> impl Iterator<Item = (Fd, &Slot)> {
-        let first = self.first.iter().enumerate();
-        let blocks = first
-            .map(|(block, slots)| (block as u32, slots))
-            .chain(self.others.iter());
-        let blocks = blocks.filter_map(|(block, slots)| Some((block, slots.get()?)));
-        let slots = blocks.flat_map(|(block, slots)| {
-            let slots = slots.iter().enumerate();
-            slots.map(move |(index, slot)| (Fd(block * BLOCK + index as u32), slot))
-        });
+        let slots = self.0.iter().map(|(number, slot)| (Fd(number), slot));
         slots.filter(|(_, slot)| !matches!(slot.word().state(), State::Vacant | State::Removed))
     }
 }
@@ -530,7 +502,7 @@ mod tests {
                 assert!(ended.is_ok());
                 armed
             });
-            let ended = armed.map_or(Outcome::Ended, |()| Outcome::Armed);
+            let ended = armed.map_or_else(Outcome::Failed, |()| Outcome::Armed);
             assert_eq!(outcome, ended);
         }
     }

@@ -27,8 +27,6 @@ mod watch;
 pub(super) use self::gate::{Flag, Gate, Load, UNLIMITED};
 pub(super) use self::limit::AdaptiveLimit;
 pub(super) use self::roster::Roster;
-pub(super) use self::scheduler::{Parker, Rules, Scheduler, Wake};
-pub(super) use self::thread::{
-    Holder, Levels, Permits, Record, lend, put, restore, take, take_levels, with_scratch,
-};
-pub(crate) use self::thread::{Taking, leave_threads_unnamed};
+pub(super) use self::scheduler::{Rules, Scheduler, Wake};
+pub(crate) use self::thread::{Holder, ThisThread, leave_threads_unnamed};
+pub(super) use self::thread::{Levels, Record, put, take, take_current, with_current};

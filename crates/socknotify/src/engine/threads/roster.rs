@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use super::gate::{Flag, Gate, Load};
+use super::gate::{Flag, Load};
 use super::limit::{AdaptiveLimit, Look, PERIOD, Rises, Sample};
 use super::thread::{Holder, Word};
 use crate::SlowThread;
@@ -57,13 +57,9 @@ pub(in crate::engine) struct Busy {
 impl Busy {
     /// What is known of it, and the key of the packet that its worker has taken last.
     pub(in crate::engine) fn describe(&self) -> (SlowThread, Option<usize>) {
-        let seen = self.state.describe();
         let thread = SlowThread {
-            thread: self.id,
-            id: seen.id,
-            name: seen.name,
             time: self.time,
-            system_call: seen.system_call,
+            ..SlowThread::of(self.id, self.state.describe())
         };
         (thread, self.key)
     }
@@ -97,9 +93,9 @@ impl Roster {
 
     /// Add the calling thread. Threads that have ended without a word are dropped: a few are checked, the next ones in turn.
     /// That is more than are added, so the list does not grow. Returns how many permits these held.
-    pub(in crate::engine) fn add(&mut self) -> (Arc<Holder>, usize) {
+    pub(in crate::engine) fn add(&mut self, id: Option<ThreadId>) -> (Arc<Holder>, usize) {
         let permits = self.drop_ended();
-        let holder = Arc::new(Holder::new());
+        let holder = Arc::new(Holder::new(id));
         self.threads.push(Seen {
             holder: Arc::clone(&holder),
             state: Arc::new(ThreadState::of_this()),
@@ -131,19 +127,15 @@ impl Roster {
     }
 
     pub(in crate::engine) fn remove(&mut self, holder: &Arc<Holder>) {
-        let index = self
-            .threads
-            .iter()
-            .position(|it| Arc::ptr_eq(&it.holder, holder));
-        if let Some(index) = index {
+        let mut threads = self.threads.iter();
+        if let Some(index) = threads.position(|it| Arc::ptr_eq(&it.holder, holder)) {
             self.remove_at(index);
         }
     }
 
     /// How often the limit has risen.
     pub(in crate::engine) fn rises(&self) -> Rises {
-        let limit = self.limit.as_ref();
-        limit.map_or(Rises::default(), |it| it.rises)
+        self.limit.as_ref().map_or(Rises::default(), |it| it.rises)
     }
 
     /// Those that run, and are one of these, by thread and by how long they have had their events.
@@ -157,11 +149,9 @@ impl Roster {
             if !seen.update(now).runs() {
                 continue;
             }
-            let taken = seen.holder.taken();
-            if let Some((count, _)) = taken {
-                if std::mem::replace(&mut seen.taken, count) != count {
-                    seen.begin(now);
-                }
+            let (taken, key) = seen.holder.taken();
+            if std::mem::replace(&mut seen.taken, taken) != taken {
+                seen.begin(now);
             }
             let time = now.saturating_duration_since(seen.since);
             if let Some(id) = seen.holder.id.filter(|&id| one_of(id, time)) {
@@ -169,7 +159,7 @@ impl Roster {
                     id,
                     state: Arc::clone(&seen.state),
                     time,
-                    key: taken.map(|(_, key)| key),
+                    key,
                 });
             }
         }
@@ -177,13 +167,8 @@ impl Roster {
     }
 
     /// See what is so, and have the limit learn it. Returns the limit, and in what time the next sample is due while a thread waits
-    /// for a permit; `None` if it does not adapt. A thread that has ended without a word gives its permit back.
-    pub(super) fn sample(
-        &mut self,
-        gate: &Gate,
-        load: Load,
-        limit: usize,
-    ) -> Option<(usize, Duration)> {
+    /// for a permit; `None` if it does not adapt.
+    pub(super) fn sample(&mut self, load: Load, limit: usize) -> Option<(usize, Duration)> {
         let mut adaptive = self.limit.take()?;
         let now = Instant::now();
         let mut dequeues = self.ended;
@@ -206,7 +191,7 @@ impl Roster {
             threads: self.threads.len(),
             is_wanted,
         };
-        let look = || self.look(gate, load.running());
+        let look = || self.look(load.running());
         let limit = adaptive.observe(sample, look);
         let pause = adaptive.pause;
         self.limit = Some(adaptive);
@@ -214,9 +199,8 @@ impl Roster {
     }
 
     /// Look at a few of the threads that run, the next ones in turn. `None`: the system does not show whether they sleep.
-    fn look(&mut self, gate: &Gate, running: usize) -> Option<Look> {
+    fn look(&mut self, running: usize) -> Option<Look> {
         let (mut busy, mut looked, mut asleep, mut first) = (0, 0, 0, 0);
-        let mut ended = None;
         let begin = self.next.min(self.threads.len());
         for index in (begin..self.threads.len()).chain(0..begin) {
             let seen = &mut self.threads[index];
@@ -230,15 +214,9 @@ impl Roster {
             looked += 1;
             self.next = index + 1;
             let sleeps = match seen.state.activity() {
-                Activity::Asleep => true,
+                // One that has ended without a word keeps its permit until it is dropped.
+                Activity::Asleep | Activity::Ended => true,
                 Activity::Running => false,
-                Activity::Ended => {
-                    // One that has run its destructors does not run by its own word.
-                    if seen.holder.word().runs() {
-                        ended = Some(Arc::clone(&seen.holder));
-                    }
-                    true
-                }
                 Activity::Unknown => return None,
             };
             let slept = std::mem::replace(&mut seen.was_asleep, sleeps);
@@ -248,10 +226,6 @@ impl Roster {
         if first > 0 {
             // They are looked at again.
             self.next = begin;
-        }
-        if let Some(holder) = ended {
-            self.remove(&holder);
-            gate.leave();
         }
         // Those that the gate counts and that are not seen to run are on their way.
         let of_all = |awake: usize| {

@@ -18,7 +18,7 @@ use crate::support::sync::Condvar;
 pub(in crate::engine) type Parker = Arc<Condvar>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Parked,
     Watching,
     /// It has a permit, and counts as polling, since then.
@@ -112,23 +112,15 @@ impl Scheduler {
         self.parked.iter().position(|it| Arc::ptr_eq(&it.0, parker))
     }
 
-    fn is(&self, parker: &Parker, state: State) -> bool {
-        let mut parked = self.parked.iter();
-        parked.any(|it| it.1 == state && Arc::ptr_eq(&it.0, parker))
+    /// What a thread does. `None` if it is not parked.
+    pub(super) fn state(&self, parker: &Parker) -> Option<State> {
+        Some(self.parked[self.position(parker)?].1)
     }
 
     fn publish(&self, gate: &Gate) {
         if self.parked.iter().all(|it| it.1 == State::Released) {
             gate.lower(Flag::PARKED);
         }
-    }
-
-    pub(super) fn is_released(&self, parker: &Parker) -> bool {
-        self.is(parker, State::Released)
-    }
-
-    pub(super) fn watches(&self, parker: &Parker) -> bool {
-        self.is(parker, State::Watching)
     }
 
     /// How many threads are parked, without those that are released.
@@ -247,7 +239,9 @@ mod tests {
         assert!(matches!(scheduler.settle(&gate, 1, &rules), Wake::Polling));
         gate.end_polling();
         let wake = scheduler.settle(&gate, 1, &rules);
-        assert!(matches!(&wake, Wake::Parked(parker) if scheduler.is_released(parker)));
+        assert!(
+            matches!(&wake, Wake::Parked(parker) if scheduler.state(parker) == Some(State::Released))
+        );
         assert_eq!(gate.load().polling(), 1);
         // It is on its way.
         assert!(matches!(scheduler.settle(&gate, 1, &rules), Wake::Nobody));
@@ -260,12 +254,16 @@ mod tests {
         assert!(gate.take(rules.limit) && gate.take(rules.limit));
         scheduler.park(&gate, &Parker::default());
         let wake = scheduler.settle(&gate, 0, &rules);
-        assert!(matches!(&wake, Wake::Parked(parker) if scheduler.watches(parker)));
+        assert!(
+            matches!(&wake, Wake::Parked(parker) if scheduler.state(parker) == Some(State::Watching))
+        );
         gate.raise(Flag::SAMPLES);
         assert!(!rules.may_have_to_settle(gate.load(), 0));
         assert!(rules.may_have_to_settle(gate.leave(), 0));
         let wake = scheduler.settle(&gate, 0, &rules);
-        assert!(matches!(&wake, Wake::Parked(parker) if scheduler.watches(parker)));
+        assert!(
+            matches!(&wake, Wake::Parked(parker) if scheduler.state(parker) == Some(State::Watching))
+        );
         // Once is enough.
         assert!(!rules.may_have_to_settle(gate.load(), 0));
         assert!(matches!(scheduler.settle(&gate, 0, &rules), Wake::Nobody));

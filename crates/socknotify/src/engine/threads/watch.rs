@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::gate::Flag;
 use super::limit::PERIOD;
-use super::scheduler::Parker;
+use super::scheduler::{Parker, State};
 use crate::WakePolicy;
 use crate::engine::backend::Backend;
 use crate::engine::{Engine, Guard};
@@ -41,12 +41,12 @@ impl<B: Backend> Engine<B> {
         // What others did before they saw it parked may need a thread: perhaps this one.
         let wake = self.settle(&mut core);
         self.wake(wake);
-        while !core.closed && !core.scheduler.is_released(parker) {
+        while !core.closed && core.scheduler.state(parker) != Some(State::Released) {
             let left = remaining();
             if left == Some(Duration::ZERO) {
                 break;
             }
-            core = match core.scheduler.watches(parker) {
+            core = match core.scheduler.state(parker) == Some(State::Watching) {
                 true => self.watch(core, parker, left),
                 false => sync::wait(parker, core, &self.core, left),
             };
@@ -73,7 +73,7 @@ impl<B: Backend> Engine<B> {
             true => on_time(wait),
             false => wait(),
         };
-        if core.closed || !core.scheduler.watches(parker) {
+        if core.closed || core.scheduler.state(parker) != Some(State::Watching) {
             return core;
         }
         let rules = self.rules();
@@ -115,7 +115,7 @@ impl<B: Backend> Engine<B> {
         }
         let mut roster = lock(&self.roster);
         let before = self.limit();
-        let Some((limit, pause)) = roster.sample(&self.gate, self.gate.load(), before) else {
+        let Some((limit, pause)) = roster.sample(self.gate.load(), before) else {
             return false;
         };
         self.pause
