@@ -44,7 +44,6 @@ pub(super) const CONNECT_FAIL: u32 = 0x0100;
 
 const IOCTL_AFD_POLL: u32 = 0x0001_2024;
 const IOCTL_AFD_EVENT_SELECT: u32 = 0x0001_2087;
-const IOCTL_AFD_GET_EVENTS: u32 = 0x0001_208b;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -258,35 +257,6 @@ pub(super) fn select_events(socket: HANDLE, event: HANDLE, events: u32) -> io::R
     let (code, nowhere) = (IOCTL_AFD_EVENT_SELECT, null_mut::<()>());
     // SAFETY: the driver answers this at once.
     done(unsafe { control(socket, code, null(), &mut nothing(), &selection, nowhere) })
-}
-
-/// What the driver has recorded.
-#[repr(C)]
-struct Recorded {
-    events: u32,
-    /// Of each event, also of those that have no name.
-    status: [NTSTATUS; 13],
-}
-
-/// The driver's conditions that have begun to hold for a socket since the last call, as selected by [`select_events`].
-pub(super) fn take_events(socket: HANDLE) -> io::Result<u32> {
-    let mut recorded = Recorded {
-        events: 0,
-        status: [0; 13],
-    };
-    let (code, no_input) = (IOCTL_AFD_GET_EVENTS, null::<()>());
-    // SAFETY: the driver answers this at once. In place of input there may be an event object, which the driver would reset.
-    done(unsafe {
-        control(
-            socket,
-            code,
-            null(),
-            &mut nothing(),
-            no_input,
-            &mut recorded,
-        )
-    })?;
-    Ok(recorded.events)
 }
 
 /// Devices that share the polls of one port: the kernel searches one device's list for each poll that

@@ -161,19 +161,9 @@ impl State {
             if self.has_closed(fd) {
                 continue;
             }
-            if let Some(Record {
-                id,
-                edge: Some(edge),
-                ..
-            }) = self.records.get_mut(&fd)
-            {
+            let record = self.records.get_mut(&fd);
+            if let Some(edge) = record.and_then(|record| record.edge.as_mut()) {
                 edge.held &= !edge.reported;
-                if let Some(edges) = edge.edges.as_mut().filter(|edges| edges.is_stale()) {
-                    // The events of another socket must not be taken.
-                    if is_open(fd, *id) {
-                        edges.take();
-                    }
-                }
                 self.poll_known(port, fd);
             }
         }
@@ -402,8 +392,7 @@ impl State {
             return None;
         }
         let edge = record.edge.as_mut()?;
-        let wanted = polled(&latest, record.kind) & FIRST;
-        edge.read_record(&afd.port, fd, found & FIRST, wanted, is_waited_for);
+        edge.read_record(&afd.port, fd, found & FIRST);
         let Polled { begun, still } = edge.on_polled(found);
         let events = edge.without_out(conditions(begun, record.kind));
         let events = events & latest.filter().wanted();
@@ -442,7 +431,7 @@ impl Record {
                 return None;
             }
             let edge = self.edge.as_mut()?;
-            edge.recorded |= edge.edges.as_mut().map_or(0, Edges::take);
+            edge.recorded |= edge.edges.as_ref().map_or(0, Edges::take);
             // Polls report the others. If one of these were noted as reported while a poll for it is pending, the rise that
             // completes that poll would pass for this one.
             let begun = edge.held & edge.recorded;
