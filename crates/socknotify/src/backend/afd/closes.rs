@@ -54,9 +54,10 @@ unsafe impl Send for Closes {}
 
 impl Closes {
     fn new() -> io::Result<Self> {
+        let port = KernelPort::new()?;
         Ok(Closes {
-            port: KernelPort::new()?,
-            devices: Devices::new(KEY),
+            devices: Devices::new(&port, KEY)?,
+            port,
             sockets: HashMap::new(),
             latest: 0,
             packets: Vec::new(),

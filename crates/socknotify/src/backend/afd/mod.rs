@@ -51,7 +51,7 @@ use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
 use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use self::device::{Device, Poll};
+use self::device::Poll;
 use self::packets::{ALARM, CLOSED, Own, POLL, WAKE};
 use self::state::{State, is_checked};
 use crate::engine::{
@@ -69,8 +69,6 @@ pub(crate) struct Afd {
     // They are dropped in this order: the timer posts to the port.
     alarm: OnceLock<Alarm>,
     state: Mutex<State>,
-    /// For polls that do not wait.
-    device: Device,
     is_shared: bool,
     port: KernelPort,
 }
@@ -95,8 +93,7 @@ impl Afd {
         Ok(Afd {
             is_shared,
             alarm: OnceLock::new(),
-            state: Mutex::new(State::new()),
-            device: Device::synchronous()?,
+            state: Mutex::new(State::new(&port)?),
             port,
         })
     }
@@ -133,7 +130,7 @@ impl Afd {
                 if is_level(interest) && state.has_closed(interest.fd) {
                     return Err(ArmError::Stale);
                 }
-                state.arm(self, interest, false)
+                state.arm(&self.port, interest, false)
             });
         }
         // A number may have been closed and used again until it was polled. If it was not closed by now, that socket
@@ -174,7 +171,7 @@ impl Backend for Afd {
 
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let mut state = self.state();
-        let mut armed = state.arm(self, interest, is_new);
+        let mut armed = state.arm(&self.port, interest, is_new);
         if armed.is_ok() && !is_new && !is_checked(interest) {
             closes::catch_up();
             armed = state.check(interest.fd);
@@ -238,7 +235,7 @@ impl Backend for Afd {
                 waited.asked = true;
                 waited.is_full = packets.len() >= wait.room;
                 for packet in &*packets {
-                    state.sort(self, table, packet, reports, others, &mut waited);
+                    state.sort(&self.port, table, packet, reports, others, &mut waited);
                 }
                 ready.append(&mut state.ready);
                 let is_nothing = reports.is_empty()
@@ -253,13 +250,15 @@ impl Backend for Afd {
                 timeout = Some(Duration::ZERO);
             }
         }
-        for poll in ready.drain(..) {
-            match reports.len() + others.len() < wait.room {
-                // SAFETY: it has no packet, and nobody else has taken it.
-                true => reports.extend(unsafe { state.end_poll(self, table, poll) }),
-                false => state.ready.push(poll),
-            }
+        // To end one may begin another one.
+        while reports.len() + others.len() < wait.room {
+            let Some(poll) = ready.pop().or_else(|| state.ready.pop()) else {
+                break;
+            };
+            // SAFETY: it has no packet, and nobody else has taken it.
+            reports.extend(unsafe { state.end_poll(&self.port, table, poll) });
         }
+        state.ready.append(ready);
         match reports.is_empty() && others.is_empty() {
             // It begins to wait again.
             true => state.post_ready(&self.port),

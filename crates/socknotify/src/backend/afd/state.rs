@@ -11,7 +11,7 @@ use super::device::{self, Devices, Poll};
 use super::edge::{Current, Edge, Polled};
 use super::edges::Edges;
 use super::packets::{POLL, WAKE};
-use super::{Afd, closes, refusal, winsock};
+use super::{closes, refusal, winsock};
 use crate::engine::{ArmError, Interest, Mode, Report, Table};
 use crate::os::Fd;
 use crate::os::windows::port::KernelPort;
@@ -52,9 +52,9 @@ struct Record {
 unsafe impl Send for State {}
 
 impl State {
-    pub(super) fn new() -> Self {
-        State {
-            devices: Devices::new(POLL.key()),
+    pub(super) fn new(port: &KernelPort) -> io::Result<Self> {
+        Ok(State {
+            devices: Devices::new(port, POLL.key())?,
             records: HashMap::new(),
             ready: Vec::new(),
             unpolled: Vec::new(),
@@ -62,14 +62,14 @@ impl State {
             waiting: 0,
             fed: VecDeque::new(),
             closed: false,
-        }
+        })
     }
 
     /// Arm a socket. If this does not [check](is_checked) whether it still is the one that was registered under this
     /// number, that is to be [checked](Self::check) afterwards.
     pub(super) fn arm(
         &mut self,
-        afd: &Afd,
+        port: &KernelPort,
         interest: &Interest,
         is_new: bool,
     ) -> Result<(), ArmError> {
@@ -98,8 +98,8 @@ impl State {
             }
         }
         let armed = match is_checked(interest) {
-            true => self.arm_edges(afd, fd, &before),
-            false => self.poll(&afd.port, fd).map_err(|error| arm_error(&error)),
+            true => self.arm_edges(port, fd, &before),
+            false => self.poll(port, fd).map_err(|error| arm_error(&error)),
         };
         if !is_new && armed.is_err_and(is_passing) {
             self.unpolled.push(fd);
@@ -133,7 +133,7 @@ impl State {
     }
 
     /// Record the edges of a socket from here on, and report what holds.
-    fn arm_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> Result<(), ArmError> {
+    fn arm_edges(&mut self, port: &KernelPort, fd: Fd, before: &Interest) -> Result<(), ArmError> {
         // The events of another socket must not be taken.
         closes::catch_up();
         self.check(fd)?;
@@ -146,7 +146,7 @@ impl State {
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
         edge.start_over();
-        self.poll(&afd.port, fd).map_err(|error| arm_error(&error))
+        self.poll(port, fd).map_err(|error| arm_error(&error))
     }
 
     /// Poll the sockets whose edges were reported, before a thread waits.
@@ -204,6 +204,22 @@ impl State {
         if polled.is_err_and(|error| is_passing(arm_error(&error))) {
             self.unpolled.push(fd);
         }
+    }
+
+    /// Poll a socket for what is wanted by now: a poll for something else has completed, and what it has found may be older. A
+    /// thread that is about to arm that may be late each time.
+    fn poll_latest(&mut self, port: &KernelPort, latest: Interest) {
+        let fd = latest.fd;
+        if let Some(record) = self.records.get_mut(&fd) {
+            let before = std::mem::replace(&mut record.interest, latest);
+            if before.generation() != latest.generation() {
+                record.edge.iter_mut().for_each(Edge::start_over);
+            }
+        }
+        self.poll_known(port, fd);
+        // What is wanted by now is wanted of this socket, if it is open even later.
+        closes::catch_up();
+        let _ = self.check(fd);
     }
 
     /// Try again to poll what could not be polled. True if that is to be done again.
@@ -324,7 +340,7 @@ impl State {
     /// As for [`Devices::end`].
     pub(super) unsafe fn end_poll(
         &mut self,
-        afd: &Afd,
+        port: &KernelPort,
         table: &Table,
         poll: *mut Poll,
     ) -> Option<Report> {
@@ -338,74 +354,56 @@ impl State {
             self.drop_closed(fd);
             return None;
         }
-        if record.edge.is_some() {
-            return self.end_edge_poll(afd, table, fd, found, generation);
-        }
         let latest = table.interest(fd)?;
-        let is_latest = latest.generation() == generation;
-        // It may be older than what is wanted now. A thread that is about to arm that may be late each time.
-        let found = match is_latest {
-            true => found,
-            false if latest.is_enabled() && latest.mode() != Mode::Edge => {
-                afd.device.poll_one(fd, polled(&latest, record.kind))
-            }
-            false => 0,
-        };
-        let events = conditions(found, record.kind);
-        // What is wanted by now is wanted of this socket, if it is open even later.
-        if !events.is_empty() && (is_latest || is_open(fd, record.id)) {
-            return Some(Report::new(fd, latest.generation(), events));
+        let is_edge = record.edge.is_some();
+        if latest.is_enabled() && is_edge != (latest.mode() == Mode::Edge) {
+            // Whoever has changed it is about to arm that.
+            return None;
         }
-        self.poll_known(&afd.port, fd);
-        None
+        if latest.generation() != generation {
+            self.poll_latest(port, latest);
+            return None;
+        }
+        if is_edge {
+            return self.end_edge_poll(port, &latest, found);
+        }
+        let events = conditions(found, record.kind);
+        if events.is_empty() {
+            self.poll_known(port, fd);
+            return None;
+        }
+        Some(Report::new(fd, generation, events))
     }
 
     /// A socket's poll for edges has completed: see the table in [`edge`](super::edge).
     fn end_edge_poll(
         &mut self,
-        afd: &Afd,
-        table: &Table,
-        fd: Fd,
+        port: &KernelPort,
+        interest: &Interest,
         found: u32,
-        generation: u32,
     ) -> Option<Report> {
+        let fd = interest.fd;
         let is_waited_for = self.waiting > 0;
         let record = self.records.get_mut(&fd)?;
-        let latest = table.interest(fd)?;
-        if !latest.is_enabled() || latest.mode() != Mode::Edge {
-            // What is for edges only. Whoever has disabled it arms that.
-            self.poll_known(&afd.port, fd);
-            return None;
-        }
-        // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
-        let found = match latest.generation() == generation {
-            true => found,
-            false => afd.device.poll_one(fd, polled(&latest, record.kind)),
-        };
-        if latest.generation() != record.interest.generation() {
-            record.interest = latest;
-            record.edge.as_mut()?.start_over();
-        }
-        // The events of another socket must not be taken; and what is wanted is wanted of this one, if it is open even
-        // later.
+        // The events of another socket must not be taken.
         if !is_open(fd, record.id) {
             return None;
         }
         let edge = record.edge.as_mut()?;
-        edge.read_record(&afd.port, fd, found & FIRST);
+        edge.read_record(port, fd, found & FIRST);
         let Polled { begun, still } = edge.on_polled(found);
         let events = edge.without_out(conditions(begun, record.kind));
-        let events = events & latest.filter().wanted();
+        let events = events & interest.filter().wanted();
         let first = found & FIRST;
         if !events.is_empty() {
             self.again.push(fd);
         }
         if still != 0 || first != 0 && is_waited_for {
-            self.watch(&afd.port, fd, first);
+            self.watch(port, fd, first);
         } else if first == 0 || events.is_empty() {
-            self.poll_known(&afd.port, fd);
+            self.poll_known(port, fd);
         }
-        (!events.is_empty()).then(|| Report::new(fd, latest.generation(), events))
+        (!events.is_empty()).then(|| Report::new(fd, interest.generation(), events))
     }
 
     /// There may be edges of a socket that is watched.
