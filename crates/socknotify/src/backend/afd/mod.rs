@@ -62,7 +62,7 @@ use crate::os::windows::alarm::Alarm;
 use crate::os::windows::codes;
 use crate::os::windows::port::KernelPort;
 use crate::support::lock::lock;
-use crate::{Entry, Error, EventFilter, RegistrationError, os};
+use crate::{Entry, Error, EventFilter, RegistrationError};
 
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
@@ -163,7 +163,7 @@ impl Backend for Afd {
     fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {
         // A handle that is no socket has no kind.
         winsock::kind(fd).map_err(|error| refusal(&error))?;
-        if winsock::base(fd).map_err(|error| refusal(&error))? != os::handle(fd).addr() {
+        if !winsock::is_base(fd).map_err(|error| refusal(&error))? {
             return Err(RegistrationError::Os(WSAEOPNOTSUPP));
         }
         closes::identify(fd).map_err(|error| refusal(&error))
