@@ -209,8 +209,7 @@ impl Backend for Afd {
             state.leave(&self.port);
             return waited;
         }
-        state.arm_again(&self.port);
-        let must_retry = state.poll_unpolled(&self.port);
+        let must_retry = state.poll_again(&self.port);
         ready.append(&mut state.ready);
         if ready.is_empty() || !wait.may_skip || self.is_shared {
             let mut timeout = wait.timeout;

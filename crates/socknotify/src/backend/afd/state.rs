@@ -24,10 +24,10 @@ pub(super) struct State {
     /// Polls that have completed immediately, and have no packet. Who holds the lock reports them, or
     /// [posts](Self::post_ready) their packets.
     pub(super) ready: Vec<*mut Poll>,
-    /// Sockets that could not be polled for want of memory.
-    unpolled: Vec<Fd>,
-    /// Sockets with edges that were reported, to be polled before a thread waits.
+    /// Sockets to be polled before a thread waits: with edges that were reported, or which could not be polled.
     again: Vec<Fd>,
+    /// Some could not be.
+    must_retry: bool,
     /// How many threads wait for packets.
     pub(super) waiting: usize,
     /// Packets that were taken from the port by others.
@@ -57,8 +57,8 @@ impl State {
             devices: Devices::new(port, POLL.key())?,
             records: HashMap::new(),
             ready: Vec::new(),
-            unpolled: Vec::new(),
             again: Vec::new(),
+            must_retry: false,
             waiting: 0,
             fed: VecDeque::new(),
             closed: false,
@@ -102,7 +102,7 @@ impl State {
             false => self.poll(port, fd).map_err(|error| arm_error(&error)),
         };
         if !is_new && armed.is_err_and(is_passing) {
-            self.unpolled.push(fd);
+            self.poll_later(fd);
             return Ok(());
         }
         if armed.is_err() && is_new {
@@ -149,10 +149,11 @@ impl State {
         self.poll(port, fd).map_err(|error| arm_error(&error))
     }
 
-    /// Poll the sockets whose edges were reported, before a thread waits.
-    pub(super) fn arm_again(&mut self, port: &KernelPort) {
+    /// Poll what is to be polled before a thread waits. True if something could not be, and is to be tried again.
+    pub(super) fn poll_again(&mut self, port: &KernelPort) -> bool {
+        self.must_retry = false;
         if self.again.is_empty() {
-            return;
+            return false;
         }
         let mut again = std::mem::take(&mut self.again);
         // The number of a closed socket is not polled.
@@ -164,17 +165,24 @@ impl State {
             let record = self.records.get_mut(&fd);
             if let Some(edge) = record.and_then(|record| record.edge.as_mut()) {
                 edge.held &= !edge.reported;
-                self.poll_known(port, fd);
             }
+            self.poll_known(port, fd);
         }
         // A number may have been closed and used again until it was polled.
         closes::catch_up();
-        for &fd in &again {
+        for fd in again.drain(..) {
             // If it was, it is not watched any more.
             let _ = self.check(fd);
         }
-        again.clear();
+        again.append(&mut self.again);
         self.again = again;
+        self.must_retry
+    }
+
+    /// A socket could not be polled, or watched, for want of memory.
+    fn poll_later(&mut self, fd: Fd) {
+        self.again.push(fd);
+        self.must_retry = true;
     }
 
     /// Watch conditions that hold.
@@ -193,7 +201,7 @@ impl State {
         } else {
             // There is no memory. They are found to hold when they are polled later.
             edge.reported |= conditions;
-            self.unpolled.push(fd);
+            self.poll_later(fd);
         }
     }
 
@@ -202,7 +210,7 @@ impl State {
     fn poll_known(&mut self, port: &KernelPort, fd: Fd) {
         let polled = self.poll(port, fd);
         if polled.is_err_and(|error| is_passing(arm_error(&error))) {
-            self.unpolled.push(fd);
+            self.poll_later(fd);
         }
     }
 
@@ -220,20 +228,6 @@ impl State {
         // What is wanted by now is wanted of this socket, if it is open even later.
         closes::catch_up();
         let _ = self.check(fd);
-    }
-
-    /// Try again to poll what could not be polled. True if that is to be done again.
-    pub(super) fn poll_unpolled(&mut self, port: &KernelPort) -> bool {
-        if self.unpolled.is_empty() {
-            return false;
-        }
-        closes::catch_up();
-        for fd in std::mem::take(&mut self.unpolled) {
-            if self.check(fd).is_ok() {
-                self.poll_known(port, fd);
-            }
-        }
-        !self.unpolled.is_empty()
     }
 
     /// Poll a socket for what is wanted.
@@ -320,7 +314,7 @@ impl State {
     /// This thread does not wait. Leave to those that do what was not reported, and what could not be polled.
     pub(super) fn leave(&mut self, port: &KernelPort) {
         self.post_ready(port);
-        if !self.unpolled.is_empty() && self.waiting > 0 {
+        if self.must_retry && self.waiting > 0 {
             // Who begins to wait tries again.
             port.insist(WAKE.key(), 0);
         }
