@@ -39,8 +39,7 @@ impl Kqueue {
                 return is_unconnected(fd);
             }
             let armed = table.arm_latest(&mut interest, |interest| {
-                let mut adding = lock(&self.adding);
-                self.replace(&mut adding, interest)
+                self.add(&mut lock(&self.adding), interest, false)
             });
             // If it is closed by now, there is nothing to do.
             matches!(

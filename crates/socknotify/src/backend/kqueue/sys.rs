@@ -114,10 +114,6 @@ impl Event {
         }
     }
 
-    pub(super) fn is_of_descriptor(&self) -> bool {
-        matches!(self.filter(), Filter::Read | Filter::Write)
-    }
-
     pub(super) fn generation(&self) -> u32 {
         self.0.udata.addr() as u32
     }
@@ -305,22 +301,10 @@ pub(super) fn kind_of_socket(fd: Fd) -> Result<Kind, Errno> {
     })
 }
 
-/// What a descriptor was opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    Read,
-    Write,
-    Both,
-}
-
-/// `fcntl` — `F_GETFL`.
-pub(super) fn access(fd: Fd) -> Access {
+/// `fcntl` — Whether a descriptor was opened for `O_RDONLY`, `O_WRONLY` or both.
+pub(super) fn access(fd: Fd) -> i32 {
     // SAFETY: the call takes no memory.
-    match unsafe { libc::fcntl(fd.0 as i32, libc::F_GETFL) } & libc::O_ACCMODE {
-        libc::O_RDONLY => Access::Read,
-        libc::O_WRONLY => Access::Write,
-        _ => Access::Both,
-    }
+    unsafe { libc::fcntl(fd.0 as i32, libc::F_GETFL) & libc::O_ACCMODE }
 }
 
 /// `fstat` — Whether this is a regular file or a directory.
