@@ -18,8 +18,9 @@ mod leaving;
 
 use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::slice::from_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{
@@ -101,14 +102,9 @@ impl Native {
             return Err(Error::Closed);
         }
         // Only closing takes it otherwise. A thread that looks at others is in the port already, and must not wait for that.
-        let open = match self.open.try_read() {
-            Ok(open) => open,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(Error::Closed),
-        };
-        match &*open {
-            Some(_) => Ok(InUse(open)),
-            None => Err(Error::Closed),
+        match self.open.try_read() {
+            Ok(open) if open.is_some() => Ok(InUse(open)),
+            _ => Err(Error::Closed),
         }
     }
 
@@ -135,14 +131,14 @@ impl Native {
     /// Refuse entries that are invalid in themselves, and list the others for the kernel.
     fn check(&self, registrations: &mut [Registration<'_>], memory: &mut Memory) {
         for (index, registration) in registrations.iter_mut().enumerate() {
-            registration.result = match registration.extra.is_extension() {
-                true => Err(RegistrationError::InvalidOperation),
-                false => registration.check(EventFilter::ALL),
-            };
             let is_enable = registration.operation == Operation::ENABLE;
-            if is_enable && registration.trigger.contains(Trigger::INITIAL) {
-                registration.result = Err(RegistrationError::InvalidTrigger);
-            }
+            registration.result = if registration.extra.is_extension() {
+                Err(RegistrationError::InvalidOperation)
+            } else if is_enable && registration.trigger.contains(Trigger::INITIAL) {
+                Err(RegistrationError::InvalidTrigger)
+            } else {
+                registration.check(EventFilter::ALL)
+            };
             if registration.result.is_err() || registration.operation == Operation::NONE {
                 continue;
             }
@@ -171,7 +167,10 @@ impl Native {
         }
         let status = self.call(open, memory, 0, Some(Duration::ZERO));
         self.apply_outcomes(registrations, memory, status);
-        done(status)
+        match status {
+            ERROR_SUCCESS => Ok(()),
+            other => Err(codes::call_error(other)),
+        }
     }
 
     /// Apply the batch, and take packets, at least one.
@@ -271,7 +270,10 @@ impl Native {
         for (&index, entry) in memory.places.iter().zip(&memory.batch) {
             let registration = &mut registrations[index];
             if applied {
-                registration.result = result(entry.registrationResult);
+                registration.result = match entry.registrationResult {
+                    ERROR_SUCCESS => Ok(()),
+                    code => Err(codes::refusal(code)),
+                };
             }
         }
         memory.places.clear();
@@ -283,12 +285,8 @@ impl Native {
         let packets = memory.packets.iter().filter(|packet| !is_own(packet));
         let packets = packets.map(|packet| entry(packet).unknown());
         let packets = packets.filter(|packet| !self.leaving.on_packet(packet));
-        let mut count = 0;
-        for (place, packet) in entries.iter_mut().zip(packets) {
-            *place = packet;
-            count += 1;
-        }
-        count
+        let places = entries.iter_mut().zip(packets);
+        places.map(|(place, packet)| *place = packet).count()
     }
 
     pub(crate) fn post(
@@ -333,22 +331,9 @@ impl Native {
         socket: RawSocket,
         key: usize,
     ) -> Result<Result<(), RegistrationError>, Error> {
-        let open = self.enter()?;
-        Memory::lend(|memory| self.apply_one(&open, memory, arming(socket, key)))
-    }
-
-    /// Apply one entry, and take nothing.
-    fn apply_one(
-        &self,
-        open: &Open,
-        memory: &mut Memory,
-        entry: SOCK_NOTIFY_REGISTRATION,
-    ) -> Result<Result<(), RegistrationError>, Error> {
-        memory.batch.push(entry);
-        let status = self.call(open, memory, 0, Some(Duration::ZERO));
-        let outcome = result(memory.batch[0].registrationResult);
-        memory.batch.clear();
-        done(status).map(|()| outcome)
+        let mut entry = Registration::arm(socket, key, EventFilter::NONE);
+        self.process(from_mut(&mut entry), &mut [], Deadline::from(None))?;
+        Ok(entry.result)
     }
 
     /// End the registration of a connection that is not armed, without a notification. If it is closed next, no call is
@@ -359,14 +344,13 @@ impl Native {
         }
         let Ok(open) = self.enter() else { return };
         self.leaving.begin(key);
-        let remove = SOCK_NOTIFY_REGISTRATION {
-            operation: Operation::REMOVE.bits(),
-            ..arming(socket, key)
-        };
-        Memory::lend(|memory| match self.apply_one(&open, memory, remove) {
-            Ok(Ok(())) => self.await_removal(&open, key, memory),
-            _ => self.leaving.end(key),
-        });
+        let mut remove = Registration::arm(socket, key, EventFilter::NONE);
+        remove.operation = Operation::REMOVE;
+        let removed = self.process(from_mut(&mut remove), &mut [], Deadline::from(None));
+        match removed.is_ok() && remove.result.is_ok() {
+            true => Memory::lend(|memory| self.await_removal(&open, key, memory)),
+            false => self.leaving.end(key),
+        }
     }
 
     /// Wait until this thread or another has dequeued REMOVE. Only then can the socket be registered
@@ -456,32 +440,5 @@ impl Memory {
         let done = work(&mut memory);
         let _ = MEMORY.try_with(|place| place.set(memory));
         done
-    }
-}
-
-/// ENABLE for a connection, for errors only.
-fn arming(socket: RawSocket, key: usize) -> SOCK_NOTIFY_REGISTRATION {
-    SOCK_NOTIFY_REGISTRATION {
-        socket: socket as SOCKET,
-        completionKey: with_exposed_provenance_mut(key),
-        eventFilter: EventFilter::NONE.bits(),
-        operation: Operation::ENABLE.bits(),
-        triggerFlags: Trigger::ONESHOT.union(Trigger::LEVEL).bits(),
-        registrationResult: 0,
-    }
-}
-
-/// What a call that takes nothing comes to.
-fn done(status: u32) -> Result<(), Error> {
-    match status {
-        ERROR_SUCCESS => Ok(()),
-        other => Err(codes::call_error(other)),
-    }
-}
-
-fn result(code: u32) -> Result<(), RegistrationError> {
-    match code {
-        ERROR_SUCCESS => Ok(()),
-        code => Err(codes::refusal(code)),
     }
 }
