@@ -7,7 +7,7 @@ use super::state::State;
 use crate::Entry;
 use crate::engine::{Report, Table, Waited};
 use crate::os::Fd;
-use crate::os::windows::port::KernelPort;
+use crate::os::windows::port::{KernelPort, entry};
 
 /// The kind of a packet that is this backend's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +62,7 @@ impl State {
             }
             Some(_) => waited.woken = true,
             None => {
-                let overlapped = packet.lpOverlapped.expose_provenance();
-                let bytes = packet.dwNumberOfBytesTransferred;
-                let mut entry = Entry::new(packet.lpCompletionKey, bytes, overlapped);
+                let mut entry = entry(packet);
                 entry.status = packet.Internal as i32;
                 others.push(entry);
             }

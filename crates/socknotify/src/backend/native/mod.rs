@@ -34,7 +34,7 @@ use self::leaving::Leaving;
 use crate::os::RawSocket;
 use crate::os::windows::alarm::Alarm;
 use crate::os::windows::codes;
-use crate::os::windows::port::{KernelPort, milliseconds};
+use crate::os::windows::port::{KernelPort, entry, milliseconds};
 use crate::support::deadline::Deadline;
 use crate::{
     Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot, Trigger,
@@ -408,12 +408,6 @@ static RELEASE: u8 = 0;
 
 fn own() -> usize {
     (&raw const RELEASE).addr()
-}
-
-fn entry(packet: &OVERLAPPED_ENTRY) -> Entry {
-    let overlapped = packet.lpOverlapped.expose_provenance();
-    let bytes = packet.dwNumberOfBytesTransferred;
-    Entry::new(packet.lpCompletionKey, bytes, overlapped)
 }
 
 fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{calls, codes};
-use crate::Error;
+use crate::{Entry, Error};
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE, NTSTATUS, STATUS_SUCCESS};
 use windows_sys::Win32::System::IO::{
     CreateIoCompletionPort, OVERLAPPED, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
@@ -165,6 +165,13 @@ impl KernelPort {
             }
         }
     }
+}
+
+/// A packet of others.
+pub(crate) fn entry(packet: &OVERLAPPED_ENTRY) -> Entry {
+    let overlapped = packet.lpOverlapped.expose_provenance();
+    let bytes = packet.dwNumberOfBytesTransferred;
+    Entry::new(packet.lpCompletionKey, bytes, overlapped)
 }
 
 /// Whether this is Wine. There a port wakes the thread that has waited longest; Windows wakes the one that began to
