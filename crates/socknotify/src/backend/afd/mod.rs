@@ -44,7 +44,7 @@ mod state;
 mod winsock;
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
@@ -58,7 +58,6 @@ use crate::engine::{
     Arm, ArmError, Backend, Interest, Mode, Outcome, Report, Reports, Table, Wait, Waited,
 };
 use crate::os::Fd;
-use crate::os::windows::alarm::Alarm;
 use crate::os::windows::codes;
 use crate::os::windows::port::KernelPort;
 use crate::support::lock::lock;
@@ -66,8 +65,6 @@ use crate::{Entry, Error, EventFilter, RegistrationError};
 
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
-    // They are dropped in this order: the timer posts to the port.
-    alarm: OnceLock<Alarm>,
     state: Mutex<State>,
     is_shared: bool,
     port: KernelPort,
@@ -92,7 +89,6 @@ impl Afd {
     pub(crate) fn on(port: KernelPort, is_shared: bool) -> io::Result<Self> {
         Ok(Afd {
             is_shared,
-            alarm: OnceLock::new(),
             state: Mutex::new(State::new(&port)?),
             port,
         })
@@ -273,11 +269,11 @@ impl Backend for Afd {
     }
 
     fn prepare_alarm(&self) -> Result<(), Error> {
-        Alarm::of(&self.alarm, &self.port, ALARM.key()).map(drop)
+        self.port.alarm(ALARM.key()).map(drop)
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        Alarm::of(&self.alarm, &self.port, ALARM.key())?.set(after);
+        self.port.alarm(ALARM.key())?.set(after);
         Ok(())
     }
 

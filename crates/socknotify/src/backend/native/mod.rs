@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::slice::from_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{
@@ -32,7 +32,6 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use self::function::Function;
 use self::leaving::Leaving;
 use crate::os::RawSocket;
-use crate::os::windows::alarm::Alarm;
 use crate::os::windows::codes;
 use crate::os::windows::port::{KernelPort, entry, milliseconds};
 use crate::support::deadline::Deadline;
@@ -46,31 +45,19 @@ pub(crate) struct Native {
     concurrency: usize,
     /// A thread that uses the port holds this for reading, also while it waits. So no thread can use a handle that
     /// was closed and whose value is another's.
-    open: RwLock<Option<Open>>,
+    open: RwLock<Option<KernelPort>>,
     closed: AtomicBool,
     waiting: AtomicUsize,
     leaving: Leaving,
 }
 
-struct Open {
-    // They are dropped in this order: the timer posts to the port.
-    alarm: OnceLock<Alarm>,
-    port: KernelPort,
-}
-
-impl Open {
-    fn alarm(&self, key: usize) -> Result<&Alarm, Error> {
-        Alarm::of(&self.alarm, &self.port, key)
-    }
-}
-
 /// The port in use.
-struct InUse<'a>(RwLockReadGuard<'a, Option<Open>>);
+struct InUse<'a>(RwLockReadGuard<'a, Option<KernelPort>>);
 
 impl std::ops::Deref for InUse<'_> {
-    type Target = Open;
+    type Target = KernelPort;
 
-    fn deref(&self) -> &Open {
+    fn deref(&self) -> &KernelPort {
         self.0.as_ref().expect("it is closed by nobody who uses it")
     }
 }
@@ -87,10 +74,7 @@ impl Native {
         Ok(Native {
             function,
             concurrency,
-            open: RwLock::new(Some(Open {
-                alarm: OnceLock::new(),
-                port,
-            })),
+            open: RwLock::new(Some(port)),
             closed: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             leaving: Leaving::default(),
@@ -118,12 +102,12 @@ impl Native {
         entries: &mut [Entry],
         deadline: Deadline,
     ) -> Result<usize, Error> {
-        let open = self.enter()?;
+        let port = self.enter()?;
         Memory::lend(|memory| {
             self.check(registrations, memory);
             match entries.is_empty() {
-                true => self.register(&open, registrations, memory).map(|()| 0),
-                false => self.register_and_wait(&open, registrations, entries, deadline, memory),
+                true => self.register(&port, registrations, memory).map(|()| 0),
+                false => self.register_and_wait(&port, registrations, entries, deadline, memory),
             }
         })
     }
@@ -158,14 +142,14 @@ impl Native {
     /// Apply the batch, if there is one, and take nothing.
     fn register(
         &self,
-        open: &Open,
+        port: &KernelPort,
         registrations: &mut [Registration<'_>],
         memory: &mut Memory,
     ) -> Result<(), Error> {
         if memory.batch.is_empty() {
             return Ok(());
         }
-        let status = self.call(open, memory, 0, Some(Duration::ZERO));
+        let status = self.call(port, memory, 0, Some(Duration::ZERO));
         self.apply_outcomes(registrations, memory, status);
         match status {
             ERROR_SUCCESS => Ok(()),
@@ -176,7 +160,7 @@ impl Native {
     /// Apply the batch, and take packets, at least one.
     fn register_and_wait(
         &self,
-        open: &Open,
+        port: &KernelPort,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         mut deadline: Deadline,
@@ -186,7 +170,7 @@ impl Native {
         let waits = left != Some(Duration::ZERO);
         loop {
             self.waiting.fetch_add(usize::from(waits), Ordering::SeqCst);
-            let status = self.call(open, memory, entries.len(), left);
+            let status = self.call(port, memory, entries.len(), left);
             self.waiting.fetch_sub(usize::from(waits), Ordering::SeqCst);
             self.apply_outcomes(registrations, memory, status);
             let mut may_be_more = false;
@@ -194,7 +178,7 @@ impl Native {
                 ERROR_SUCCESS => {
                     let count = self.deliver(entries, memory);
                     if self.is_closed() {
-                        Self::release_waiter(open);
+                        Self::release_waiter(port);
                     }
                     if count > 0 {
                         return Ok(count);
@@ -219,7 +203,7 @@ impl Native {
     /// One call of the function, with the batch, and memory for so many packets.
     fn call(
         &self,
-        open: &Open,
+        port: &KernelPort,
         memory: &mut Memory,
         room: usize,
         timeout: Option<Duration>,
@@ -240,7 +224,7 @@ impl Native {
         // says.
         unsafe {
             let status = (self.function)(
-                open.port.handle(),
+                port.handle(),
                 batch.len() as u32,
                 registrations,
                 milliseconds(timeout),
@@ -294,10 +278,9 @@ impl Native {
         entries: &[Entry],
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
-        let open = self.enter()?;
+        let port = self.enter()?;
         for entry in entries {
-            open.port
-                .post(entry.transferred, entry.completion_key, entry.overlapped)
+            port.post(entry.transferred, entry.completion_key, entry.overlapped)
                 .map_err(|error| codes::error(&error))?;
         }
         before_waking();
@@ -313,14 +296,13 @@ impl Native {
     /// Queue an empty packet with this entry's key, the same every time, after this time. The latest call replaces
     /// earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
-        let open = self.enter()?;
-        open.alarm(entry.completion_key)?.set(delay);
+        let port = self.enter()?;
+        port.alarm(entry.completion_key)?.set(delay);
         Ok(())
     }
 
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
         self.enter()?
-            .port
             .associate(handle, key)
             .map_err(|error| codes::error(&error))
     }
@@ -342,25 +324,25 @@ impl Native {
         if !stays_open {
             return;
         }
-        let Ok(open) = self.enter() else { return };
+        let Ok(port) = self.enter() else { return };
         self.leaving.begin(key);
         let mut remove = Registration::arm(socket, key, EventFilter::NONE);
         remove.operation = Operation::REMOVE;
         let removed = self.process(from_mut(&mut remove), &mut [], Deadline::from(None));
         match removed.is_ok() && remove.result.is_ok() {
-            true => Memory::lend(|memory| self.await_removal(&open, key, memory)),
+            true => Memory::lend(|memory| self.await_removal(&port, key, memory)),
             false => self.leaving.end(key),
         }
     }
 
     /// Wait until this thread or another has dequeued REMOVE. Only then can the socket be registered
     /// again.
-    fn await_removal(&self, open: &Open, key: usize, memory: &mut Memory) {
+    fn await_removal(&self, port: &KernelPort, key: usize, memory: &mut Memory) {
         const ROOM: usize = 64;
         let mut others = Vec::new();
         let mut pause = Duration::ZERO;
         while !self.is_closed() && self.leaving.has(key) {
-            self.call(open, memory, ROOM, Some(pause));
+            self.call(port, memory, ROOM, Some(pause));
             pause = match memory.packets.is_empty() {
                 true => Duration::from_millis(1),
                 false => Duration::ZERO,
@@ -370,7 +352,7 @@ impl Native {
         }
         for packet in others {
             let (bytes, key) = (packet.transferred, packet.completion_key);
-            let _ = open.port.post(bytes, key, packet.overlapped);
+            let _ = port.post(bytes, key, packet.overlapped);
         }
     }
 
@@ -379,15 +361,15 @@ impl Native {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Some(open) = &*self.open.read().unwrap_or_else(PoisonError::into_inner) {
-            Self::release_waiter(open);
+        if let Some(port) = &*self.open.read().unwrap_or_else(PoisonError::into_inner) {
+            Self::release_waiter(port);
         }
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Release a thread that waits in the port, which is closed.
-    fn release_waiter(open: &Open) {
-        open.port.insist(0, own());
+    fn release_waiter(port: &KernelPort) {
+        port.insist(0, own());
     }
 
     pub(crate) fn concurrency(&self) -> usize {
@@ -396,7 +378,7 @@ impl Native {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot {
-            queued: self.enter().map_or(0, |open| open.port.depth()),
+            queued: self.enter().map_or(0, |port| port.depth()),
             waiting: self.waiting.load(Ordering::SeqCst),
             ..Snapshot::NOTHING
         }
