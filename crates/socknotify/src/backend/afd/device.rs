@@ -7,6 +7,7 @@
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::{null, null_mut};
+use std::sync::Arc;
 
 use windows_sys::Wdk::Foundation::OBJECT_ATTRIBUTES;
 use windows_sys::Wdk::Storage::FileSystem::{FILE_OPEN, NtCancelIoFileEx, NtCreateFile};
@@ -194,6 +195,7 @@ pub(super) fn select_events(socket: HANDLE, event: HANDLE, events: u32) -> io::R
 /// Devices that share the polls of one port: the kernel searches one device's list for each poll that
 /// is cancelled.
 pub(super) struct Devices {
+    port: Arc<KernelPort>,
     key: usize,
     devices: Vec<OwnedHandle>,
     /// Polls that are not in progress. The others belong to the kernel.
@@ -207,20 +209,21 @@ const SHARE: usize = 32;
 
 impl Devices {
     /// Packets of polls come to this port, and have this key.
-    pub(super) fn new(port: &KernelPort, key: usize) -> io::Result<Self> {
+    pub(super) fn new(port: Arc<KernelPort>, key: usize) -> io::Result<Self> {
         let mut devices = Devices {
+            port,
             key,
             devices: Vec::new(),
             spare: Vec::new(),
             pending: 0,
         };
-        devices.add(port)?;
+        devices.add()?;
         Ok(devices)
     }
 
-    fn add(&mut self, port: &KernelPort) -> io::Result<()> {
+    fn add(&mut self) -> io::Result<()> {
         let index = self.devices.len();
-        self.devices.push(open(port, self.key)?);
+        self.devices.push(open(&self.port, self.key)?);
         let polls = (0..SHARE).map(|_| Box::new(Poll::new(index, Fd(0), 0)));
         self.spare.extend(polls);
         Ok(())
@@ -232,17 +235,12 @@ impl Devices {
     }
 
     /// Begin to poll a socket for these conditions. Also returns whether that has completed immediately, and has no packet.
-    pub(super) fn begin(
-        &mut self,
-        port: &KernelPort,
-        fd: Fd,
-        events: u32,
-    ) -> io::Result<(*mut Poll, bool)> {
+    pub(super) fn begin(&mut self, fd: Fd, events: u32) -> io::Result<(*mut Poll, bool)> {
         if is_unfinished(os::handle(fd)) {
             return Err(error(STATUS_INVALID_HANDLE));
         }
         if self.spare.is_empty() {
-            self.add(port)?;
+            self.add()?;
         }
         let mut poll = self.spare.pop().ok_or(io::ErrorKind::OutOfMemory)?;
         *poll = Poll::new(poll.device, fd, events);

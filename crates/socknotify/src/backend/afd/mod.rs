@@ -44,7 +44,7 @@ mod state;
 mod winsock;
 
 use std::io;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
@@ -67,7 +67,7 @@ use crate::{Entry, Error, EventFilter, RegistrationError};
 pub(crate) struct Afd {
     state: Mutex<State>,
     is_shared: bool,
-    port: KernelPort,
+    port: Arc<KernelPort>,
 }
 
 /// Memory of a call.
@@ -87,9 +87,10 @@ impl Afd {
 
     /// On this port. If it is shared, others post packets of their own to it, which come in turn.
     pub(crate) fn on(port: KernelPort, is_shared: bool) -> io::Result<Self> {
+        let port = Arc::new(port);
         Ok(Afd {
             is_shared,
-            state: Mutex::new(State::new(&port)?),
+            state: Mutex::new(State::new(Arc::clone(&port))?),
             port,
         })
     }
@@ -126,7 +127,7 @@ impl Afd {
                 if is_level(interest) && state.has_closed(interest.fd) {
                     return Err(ArmError::Stale);
                 }
-                state.arm(&self.port, interest, false)
+                state.arm(interest, false)
             });
         }
         // A number may have been closed and used again until it was polled. If it was not closed by now, that socket
@@ -167,12 +168,12 @@ impl Backend for Afd {
 
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let mut state = self.state();
-        let mut armed = state.arm(&self.port, interest, is_new);
+        let mut armed = state.arm(interest, is_new);
         if armed.is_ok() && !is_new && !is_checked(interest) {
             closes::catch_up();
             armed = state.check(interest.fd);
         }
-        state.leave(&self.port);
+        state.leave();
         armed
     }
 
@@ -202,10 +203,10 @@ impl Backend for Afd {
         let mut state = self.state();
         let has_failed = !batch.is_empty() && self.arm_batch(&mut state, table, batch);
         if wait.room == 0 {
-            state.leave(&self.port);
+            state.leave();
             return waited;
         }
-        let must_retry = state.poll_again(&self.port);
+        let must_retry = state.poll_again();
         ready.append(&mut state.ready);
         if ready.is_empty() || !wait.may_skip || self.is_shared {
             let mut timeout = wait.timeout;
@@ -230,7 +231,7 @@ impl Backend for Afd {
                 waited.asked = true;
                 waited.is_full = packets.len() >= wait.room;
                 for packet in &*packets {
-                    state.sort(&self.port, table, packet, reports, others, &mut waited);
+                    state.sort(table, packet, reports, others, &mut waited);
                 }
                 ready.append(&mut state.ready);
                 let is_nothing = reports.is_empty()
@@ -251,13 +252,13 @@ impl Backend for Afd {
                 break;
             };
             // SAFETY: it has no packet, and nobody else has taken it.
-            reports.extend(unsafe { state.end_poll(&self.port, table, poll) });
+            reports.extend(unsafe { state.end_poll(table, poll) });
         }
         state.ready.append(ready);
         match reports.is_empty() && others.is_empty() {
             // It begins to wait again.
-            true => state.post_ready(&self.port),
-            false => state.leave(&self.port),
+            true => state.post_ready(),
+            false => state.leave(),
         }
         drop(state);
         reports.drain(..).for_each(|report| delivered.add(report));

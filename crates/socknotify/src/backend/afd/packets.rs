@@ -7,7 +7,7 @@ use super::state::State;
 use crate::Entry;
 use crate::engine::{Report, Table, Waited};
 use crate::os::Fd;
-use crate::os::windows::port::{KernelPort, entry};
+use crate::os::windows::port::entry;
 
 /// The kind of a packet that is this backend's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,6 @@ impl State {
     /// A packet was dequeued.
     pub(super) fn sort(
         &mut self,
-        port: &KernelPort,
         table: &Table,
         packet: &OVERLAPPED_ENTRY,
         reports: &mut Vec<Report>,
@@ -49,8 +48,9 @@ impl State {
     ) {
         match Own::of(packet.lpCompletionKey) {
             // SAFETY: under this key there are polls, and each packet is taken once.
-            Some(POLL) => reports
-                .extend(unsafe { self.end_poll(port, table, packet.lpOverlapped.cast::<Poll>()) }),
+            Some(POLL) => {
+                reports.extend(unsafe { self.end_poll(table, packet.lpOverlapped.cast::<Poll>()) })
+            }
             Some(EDGES) => {
                 reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32)));
             }
@@ -58,7 +58,7 @@ impl State {
             Some(CLOSED) => {
                 waited.woken = true;
                 // For the next thread.
-                port.insist(CLOSED.key(), 0);
+                self.port.insist(CLOSED.key(), 0);
             }
             Some(_) => waited.woken = true,
             None => {

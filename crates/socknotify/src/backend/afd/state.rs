@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 
 use windows_sys::Win32::Foundation::ERROR_TOO_MANY_OPEN_FILES;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
@@ -19,6 +20,7 @@ use crate::{Events, RegistrationError};
 
 /// The state of a port on the driver, under its lock.
 pub(super) struct State {
+    pub(super) port: Arc<KernelPort>,
     pub(super) devices: Devices,
     records: HashMap<Fd, Record>,
     /// Polls that have completed immediately, and have no packet. Who holds the lock reports them, or
@@ -52,9 +54,10 @@ struct Record {
 unsafe impl Send for State {}
 
 impl State {
-    pub(super) fn new(port: &KernelPort) -> io::Result<Self> {
+    pub(super) fn new(port: Arc<KernelPort>) -> io::Result<Self> {
         Ok(State {
-            devices: Devices::new(port, POLL.key())?,
+            devices: Devices::new(Arc::clone(&port), POLL.key())?,
+            port,
             records: HashMap::new(),
             ready: Vec::new(),
             again: Vec::new(),
@@ -67,12 +70,7 @@ impl State {
 
     /// Arm a socket. If this does not [check](is_checked) whether it still is the one that was registered under this
     /// number, that is to be [checked](Self::check) afterwards.
-    pub(super) fn arm(
-        &mut self,
-        port: &KernelPort,
-        interest: &Interest,
-        is_new: bool,
-    ) -> Result<(), ArmError> {
+    pub(super) fn arm(&mut self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let fd = interest.fd;
         if self.closed {
             return Err(ArmError::Stale);
@@ -98,8 +96,8 @@ impl State {
             }
         }
         let armed = match is_checked(interest) {
-            true => self.arm_edges(port, fd, &before),
-            false => self.poll(port, fd).map_err(|error| arm_error(&error)),
+            true => self.arm_edges(fd, &before),
+            false => self.poll(fd).map_err(|error| arm_error(&error)),
         };
         if !is_new && armed.is_err_and(is_passing) {
             self.poll_later(fd);
@@ -133,7 +131,7 @@ impl State {
     }
 
     /// Record the edges of a socket from here on, and report what holds.
-    fn arm_edges(&mut self, port: &KernelPort, fd: Fd, before: &Interest) -> Result<(), ArmError> {
+    fn arm_edges(&mut self, fd: Fd, before: &Interest) -> Result<(), ArmError> {
         // The events of another socket must not be taken.
         closes::catch_up();
         self.check(fd)?;
@@ -146,11 +144,11 @@ impl State {
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
         edge.start_over();
-        self.poll(port, fd).map_err(|error| arm_error(&error))
+        self.poll(fd).map_err(|error| arm_error(&error))
     }
 
     /// Poll what is to be polled before a thread waits. True if something could not be, and is to be tried again.
-    pub(super) fn poll_again(&mut self, port: &KernelPort) -> bool {
+    pub(super) fn poll_again(&mut self) -> bool {
         self.must_retry = false;
         if self.again.is_empty() {
             return false;
@@ -166,7 +164,7 @@ impl State {
             if let Some(edge) = record.and_then(|record| record.edge.as_mut()) {
                 edge.held &= !edge.reported;
             }
-            self.poll_known(port, fd);
+            self.poll_known(fd);
         }
         // A number may have been closed and used again until it was polled.
         closes::catch_up();
@@ -186,7 +184,7 @@ impl State {
     }
 
     /// Watch conditions that hold.
-    fn watch(&mut self, port: &KernelPort, fd: Fd, conditions: u32) {
+    fn watch(&mut self, fd: Fd, conditions: u32) {
         let edge = self
             .records
             .get_mut(&fd)
@@ -197,7 +195,7 @@ impl State {
         let edges = edge.edges.as_mut();
         if edges.is_some_and(|edges| edges.watch().is_ok()) {
             edge.held |= conditions;
-            self.poll_known(port, fd);
+            self.poll_known(fd);
         } else {
             // There is no memory. They are found to hold when they are polled later.
             edge.reported |= conditions;
@@ -207,8 +205,8 @@ impl State {
 
     /// Poll a socket that was registered before. What passes is tried again later; if it is closed, that will be
     /// detected.
-    fn poll_known(&mut self, port: &KernelPort, fd: Fd) {
-        let polled = self.poll(port, fd);
+    fn poll_known(&mut self, fd: Fd) {
+        let polled = self.poll(fd);
         if polled.is_err_and(|error| is_passing(arm_error(&error))) {
             self.poll_later(fd);
         }
@@ -216,7 +214,7 @@ impl State {
 
     /// Poll a socket for what is wanted by now: a poll for something else has completed, and what it has found may be older. A
     /// thread that is about to arm that may be late each time.
-    fn poll_latest(&mut self, port: &KernelPort, latest: Interest) {
+    fn poll_latest(&mut self, latest: Interest) {
         let fd = latest.fd;
         if let Some(record) = self.records.get_mut(&fd) {
             let before = std::mem::replace(&mut record.interest, latest);
@@ -224,14 +222,14 @@ impl State {
                 record.edge.iter_mut().for_each(Edge::start_over);
             }
         }
-        self.poll_known(port, fd);
+        self.poll_known(fd);
         // What is wanted by now is wanted of this socket, if it is open even later.
         closes::catch_up();
         let _ = self.check(fd);
     }
 
     /// Poll a socket for what is wanted.
-    fn poll(&mut self, port: &KernelPort, fd: Fd) -> io::Result<()> {
+    fn poll(&mut self, fd: Fd) -> io::Result<()> {
         let State {
             devices,
             records,
@@ -258,7 +256,7 @@ impl State {
         if wanted == 0 {
             return Ok(());
         }
-        let (poll, is_over) = devices.begin(port, fd, wanted)?;
+        let (poll, is_over) = devices.begin(fd, wanted)?;
         if is_over {
             ready.push(poll);
         } else if let Some(edge) = &mut record.edge {
@@ -312,18 +310,18 @@ impl State {
     }
 
     /// This thread does not wait. Leave to those that do what was not reported, and what could not be polled.
-    pub(super) fn leave(&mut self, port: &KernelPort) {
-        self.post_ready(port);
+    pub(super) fn leave(&mut self) {
+        self.post_ready();
         if self.must_retry && self.waiting > 0 {
             // Who begins to wait tries again.
-            port.insist(WAKE.key(), 0);
+            self.port.insist(WAKE.key(), 0);
         }
     }
 
     /// Post the packets of what was not reported.
-    pub(super) fn post_ready(&mut self, port: &KernelPort) {
+    pub(super) fn post_ready(&mut self) {
         for poll in self.ready.drain(..) {
-            port.insist(POLL.key(), poll.expose_provenance());
+            self.port.insist(POLL.key(), poll.expose_provenance());
         }
     }
 
@@ -332,12 +330,7 @@ impl State {
     /// # Safety
     ///
     /// As for [`Devices::end`].
-    pub(super) unsafe fn end_poll(
-        &mut self,
-        port: &KernelPort,
-        table: &Table,
-        poll: *mut Poll,
-    ) -> Option<Report> {
+    pub(super) unsafe fn end_poll(&mut self, table: &Table, poll: *mut Poll) -> Option<Report> {
         // SAFETY: the caller's promise.
         let (fd, found) = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&fd)?;
@@ -355,27 +348,22 @@ impl State {
             return None;
         }
         if latest.generation() != generation {
-            self.poll_latest(port, latest);
+            self.poll_latest(latest);
             return None;
         }
         if is_edge {
-            return self.end_edge_poll(port, &latest, found);
+            return self.end_edge_poll(&latest, found);
         }
         let events = conditions(found, record.kind);
         if events.is_empty() {
-            self.poll_known(port, fd);
+            self.poll_known(fd);
             return None;
         }
         Some(Report::new(fd, generation, events))
     }
 
     /// A socket's poll for edges has completed: see the table in [`edge`](super::edge).
-    fn end_edge_poll(
-        &mut self,
-        port: &KernelPort,
-        interest: &Interest,
-        found: u32,
-    ) -> Option<Report> {
+    fn end_edge_poll(&mut self, interest: &Interest, found: u32) -> Option<Report> {
         let fd = interest.fd;
         let is_waited_for = self.waiting > 0;
         let record = self.records.get_mut(&fd)?;
@@ -384,7 +372,7 @@ impl State {
             return None;
         }
         let edge = record.edge.as_mut()?;
-        edge.read_record(port, fd, found & FIRST);
+        edge.read_record(&self.port, fd, found & FIRST);
         let Polled { begun, still } = edge.on_polled(found);
         let events = edge.without_out(conditions(begun, record.kind));
         let events = events & interest.filter().wanted();
@@ -393,9 +381,9 @@ impl State {
             self.again.push(fd);
         }
         if still != 0 || first != 0 && is_waited_for {
-            self.watch(port, fd, first);
+            self.watch(fd, first);
         } else if first == 0 || events.is_empty() {
-            self.poll_known(port, fd);
+            self.poll_known(fd);
         }
         (!events.is_empty()).then(|| Report::new(fd, interest.generation(), events))
     }
