@@ -243,9 +243,9 @@ impl Kqueue {
             if self.waker.is_woken(&self.queue, event) {
                 waited.woken = true;
             } else if event.filter() == Filter::Timer {
-                match timer::is_alarm(event) {
-                    true => waited.alarmed = true,
-                    false => self.check_unconnected(table),
+                match event.ident() {
+                    timer::ALARM => waited.alarmed = true,
+                    _ => self.check_unconnected(table),
                 }
             } else if event.answer().is_none() {
                 let (fd, generation) = (event.fd(), event.generation());
@@ -407,7 +407,7 @@ impl Backend for Kqueue {
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        if timer::set_alarm(&self.queue, after).is_err() {
+        if timer::set(&self.queue, timer::ALARM, Some(after)).is_err() {
             self.owes_alarm.store(true, Ordering::SeqCst);
             self.wake();
         }

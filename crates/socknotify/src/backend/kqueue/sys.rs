@@ -1,5 +1,6 @@
 //! `kqueue` and its relatives: the system calls.
 
+use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -309,13 +310,9 @@ pub(super) fn access(fd: Fd) -> i32 {
 
 /// `fstat` — Whether this is a regular file or a directory.
 pub(super) fn is_file(fd: Fd) -> bool {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the memory is there for the call, and any bits are a value of the structure.
-    let mode = unsafe {
-        libc::fstat(fd.0 as i32, stat.as_mut_ptr());
-        stat.assume_init().st_mode
-    };
-    matches!(mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR)
+    // SAFETY: as above. It is not closed.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.0 as i32) });
+    file.metadata().is_ok_and(|it| it.is_file() || it.is_dir())
 }
 
 /// `SO_ACCEPTCONN` — Whether a socket listens.
