@@ -114,7 +114,7 @@ impl Native {
 
     /// Refuse entries that are invalid in themselves, and list the others for the kernel.
     fn check(&self, registrations: &mut [Registration<'_>], memory: &mut Memory) {
-        for (index, registration) in registrations.iter_mut().enumerate() {
+        for registration in registrations {
             let is_enable = registration.operation == Operation::ENABLE;
             registration.result = if registration.extra.is_extension() {
                 Err(RegistrationError::InvalidOperation)
@@ -123,7 +123,7 @@ impl Native {
             } else {
                 registration.check(EventFilter::ALL)
             };
-            if registration.result.is_err() || registration.operation == Operation::NONE {
+            if !is_for_kernel(registration) {
                 continue;
             }
             let key = registration.completion_key;
@@ -135,7 +135,6 @@ impl Native {
                 triggerFlags: registration.trigger.bits(),
                 registrationResult: 0,
             });
-            memory.places.push(index);
         }
     }
 
@@ -251,8 +250,8 @@ impl Native {
         status: u32,
     ) {
         let applied = [ERROR_SUCCESS, WAIT_TIMEOUT, ERROR_ABANDONED_WAIT_0].contains(&status);
-        for (&index, entry) in memory.places.iter().zip(&memory.batch) {
-            let registration = &mut registrations[index];
+        let listed = registrations.iter_mut().filter(|it| is_for_kernel(it));
+        for (registration, entry) in listed.zip(&memory.batch) {
             if applied {
                 registration.result = match entry.registrationResult {
                     ERROR_SUCCESS => Ok(()),
@@ -260,7 +259,6 @@ impl Native {
                 };
             }
         }
-        memory.places.clear();
         memory.batch.clear();
     }
 
@@ -392,6 +390,11 @@ fn own() -> usize {
     (&raw const RELEASE).addr()
 }
 
+/// Whether an entry that was [checked](Native::check) is one of the batch.
+fn is_for_kernel(registration: &Registration<'_>) -> bool {
+    registration.result.is_ok() && registration.operation != Operation::NONE
+}
+
 fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {
     packet.lpOverlapped.addr() == own()
 }
@@ -400,8 +403,6 @@ fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {
 #[derive(Default)]
 struct Memory {
     batch: Vec<SOCK_NOTIFY_REGISTRATION>,
-    /// Which entries those are.
-    places: Vec<usize>,
     packets: Vec<OVERLAPPED_ENTRY>,
 }
 

@@ -123,12 +123,8 @@ impl KernelPort {
         let mut depth = 0;
         let length = size_of_val(&depth) as u32;
         // SAFETY: the value is there for the call, and as long as it says.
-        let status =
-            unsafe { NtQueryIoCompletion(self.handle(), 0, &mut depth, length, null_mut()) };
-        match status {
-            STATUS_SUCCESS => usize::try_from(depth).unwrap_or(0),
-            _ => 0,
-        }
+        unsafe { NtQueryIoCompletion(self.handle(), 0, &mut depth, length, null_mut()) };
+        usize::try_from(depth).unwrap_or(0)
     }
 
     /// Wait for at least one packet, and take at most `room`. None on a timeout.
