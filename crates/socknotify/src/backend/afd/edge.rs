@@ -40,6 +40,7 @@ impl Current {
 }
 
 /// The edges of a socket.
+#[derive(Default)]
 pub(super) struct Edge {
     /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
     /// for `connect`.
@@ -76,13 +77,8 @@ impl Edge {
             Kind::Stream => FIRST | LASTING,
         };
         Edge {
-            edges: None,
-            reported: 0,
-            held: 0,
-            recorded: 0,
             possible,
-            seen: 0,
-            repeated: false,
+            ..Edge::default()
         }
     }
 
