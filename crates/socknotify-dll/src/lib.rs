@@ -30,8 +30,8 @@
 //! # Cost
 //!
 //! No more thread switches than a poll of the driver that completes on a port. An edge takes one more request between the
-//! wake-up and the report, and two when the socket is polled again; the first of a socket creates an event object. Under
-//! Wine each call is one or several requests to its server, and those decide.
+//! wake-up and the report; the first of a socket creates an event object. Under Wine each call is one or several requests to its
+//! server, and those decide.
 #![cfg(windows)]
 
 mod hooks;

@@ -39,23 +39,7 @@ using Control = LONG(NTAPI *)(HANDLE, HANDLE, void *, void *, void *, ULONG, voi
 using Cancel = LONG(NTAPI *)(HANDLE, void *, void *);
 using Wait = decltype(&RegisterWaitForSingleObject);
 
-Control systems_control = nullptr;
 Wait systems_wait = nullptr;
-
-volatile LONG refused = -1;
-
-/* The driver's own call for what it has recorded is not documented. */
-LONG NTAPI control_or_refuse(HANDLE handle, HANDLE event, void *routine, void *context, void *outcome, ULONG code, void *input,
-                             ULONG input_length, void *output, ULONG output_length) {
-    constexpr ULONG get_events = 0x1208b;
-    constexpr LONG not_supported = static_cast<LONG>(0xC00000BB);
-    InterlockedIncrement(&calls);
-    if (code == get_events && refused >= 0) {
-        InterlockedIncrement(&refused);
-        return not_supported;
-    }
-    return systems_control(handle, event, routine, context, outcome, code, input, input_length, output, output_length);
-}
 
 BOOL WINAPI wait_or_refuse(HANDLE *wait, HANDLE object, WAITORTIMERCALLBACK routine, void *context, ULONG time, ULONG flags) {
     InterlockedIncrement(&calls);
@@ -69,12 +53,11 @@ BOOL WINAPI wait_or_refuse(HANDLE *wait, HANDLE object, WAITORTIMERCALLBACK rout
 }
 
 void count_all() {
-    systems_control = lead("NtDeviceIoControlFile", control_or_refuse);
+    count_calls<0>("NtDeviceIoControlFile", Control());
     count_calls<1>("NtCancelIoFileEx", Cancel());
     count_calls<2>("PostQueuedCompletionStatus", &PostQueuedCompletionStatus);
     count_calls<3>("CreateEventW", &CreateEventW);
     count_calls<4>("WSAEnumNetworkEvents", &WSAEnumNetworkEvents);
-    count_calls<5>("WaitForSingleObject", &WaitForSingleObject);
     systems_wait = lead("RegisterWaitForSingleObject", wait_or_refuse);
 }
 
@@ -411,9 +394,5 @@ int main(int count, char **) {
             none_is_lost_of_many(50, threads, filter, 1);
         }
     }
-    refused = 0;
-    none_is_lost_of_many(50, 1, in | out | hangup, 1);
-    none_is_lost_of_many(50, 3, in, 64);
-    require(refused > 0, "the call was refused");
     return 0;
 }

@@ -4,6 +4,7 @@
 //! small dense number. This module converts between them.
 
 mod owners;
+mod poll;
 #[cfg_attr(
     interleavings,
     allow(dead_code, reason = "the model checker has threads of its own")
@@ -20,6 +21,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZero;
 
 pub(crate) use self::owners::Owner;
+pub(crate) use self::poll::wait_for;
 #[cfg(unix)]
 pub use unix::Process;
 #[cfg(unix)]

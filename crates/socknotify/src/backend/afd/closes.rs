@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
@@ -34,7 +34,7 @@ static ARE_SAID: AtomicBool = AtomicBool::new(false);
 static CLOSES: Mutex<Option<Closes>> = Mutex::new(None);
 
 struct Closes {
-    port: KernelPort,
+    port: Arc<KernelPort>,
     devices: Devices,
     sockets: HashMap<Fd, Socket>,
     latest: u64,
@@ -54,9 +54,10 @@ unsafe impl Send for Closes {}
 
 impl Closes {
     fn new() -> io::Result<Self> {
+        let port = Arc::new(KernelPort::new()?);
         Ok(Closes {
-            port: KernelPort::new()?,
-            devices: Devices::new(KEY),
+            devices: Devices::new(Arc::clone(&port), KEY)?,
+            port,
             sockets: HashMap::new(),
             latest: 0,
             packets: Vec::new(),
@@ -74,7 +75,7 @@ impl Closes {
             return Ok(socket.id);
         }
         // First: if the one before has not completed by then, this is of the same socket.
-        let poll = begin(&mut self.devices, &self.port, fd)?;
+        let poll = self.begin(fd)?;
         // SAFETY: as long as it is in the table, its packet was not dequeued.
         let is_open = |poll| unsafe { self.devices.cancel(poll) };
         let known = self.sockets.get(&fd);
@@ -84,6 +85,17 @@ impl Closes {
         let poll = Some(poll);
         self.sockets.insert(fd, Socket { id, poll });
         Ok(id)
+    }
+
+    /// Start the poll for the closing of a socket.
+    fn begin(&mut self, fd: Fd) -> io::Result<*mut Poll> {
+        let (poll, is_over) = self.devices.begin(fd, LOCAL_CLOSE)?;
+        if is_over {
+            let posted = self.port.post(0, KEY, poll.expose_provenance());
+            // SAFETY: it is over, and no packet of it comes.
+            posted.inspect_err(|_| _ = unsafe { self.devices.end(poll) })?;
+        }
+        Ok(poll)
     }
 
     /// Forget the sockets that were closed.
@@ -106,17 +118,6 @@ impl Closes {
             }
         }
     }
-}
-
-/// Start the poll for the closing of a socket.
-fn begin(devices: &mut Devices, port: &KernelPort, fd: Fd) -> io::Result<*mut Poll> {
-    let (poll, is_over) = devices.begin(port, fd, LOCAL_CLOSE)?;
-    if is_over {
-        let posted = port.post(0, KEY, poll.expose_provenance());
-        // SAFETY: it is over, and no packet of it comes.
-        posted.inspect_err(|_| _ = unsafe { devices.end(poll) })?;
-    }
-    Ok(poll)
 }
 
 fn lock() -> MutexGuard<'static, Option<Closes>> {

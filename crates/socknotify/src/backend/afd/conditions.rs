@@ -23,45 +23,45 @@ pub(super) const FAILED: u32 = device::ABORT | device::CONNECT_FAIL;
 pub(super) const FIRST: u32 =
     device::RECEIVE | device::RECEIVE_EXPEDITED | device::SEND | device::ACCEPT;
 
+/// Those by which each of the contract's is found.
+const FOUND_BY: [(Events, u32); 4] = [
+    (
+        Events::IN,
+        device::RECEIVE | device::ACCEPT | device::DISCONNECT,
+    ),
+    (Events::OUT, device::SEND),
+    (Events::PRIORITY, device::RECEIVE_EXPEDITED),
+    (Events::HANGUP, device::DISCONNECT),
+];
+
 /// What a poll is for. It finds nothing that is not wanted.
 pub(super) fn polled(interest: &Interest, kind: Kind) -> u32 {
-    let mut events = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
-    let wanted = interest.word.filter().wanted();
-    if wanted.contains(Events::IN) {
-        events |= device::RECEIVE | device::ACCEPT | device::DISCONNECT;
-    }
-    if wanted.contains(Events::OUT) {
-        events |= device::SEND;
-    }
-    if wanted.contains(Events::PRIORITY) {
-        events |= device::RECEIVE_EXPEDITED;
-    }
-    if wanted.contains(Events::HANGUP) && kind == Kind::Stream {
-        events |= device::DISCONNECT;
-    }
-    events
+    let wanted = possible(interest.word.filter().wanted(), kind);
+    let found_by = FOUND_BY.iter().filter(|(event, _)| wanted.contains(*event));
+    let always = device::ABORT | device::CONNECT_FAIL | device::LOCAL_CLOSE;
+    found_by.fold(always, |events, (_, by)| events | by)
 }
 
 /// Translate the driver's conditions into the contract's.
 pub(super) fn conditions(found: u32, kind: Kind) -> Events {
-    let is = |events: u32| found & events != 0;
     // It was never connected, so there is nothing to receive.
-    if is(device::CONNECT_FAIL) {
+    if found & device::CONNECT_FAIL != 0 {
         return Events::ERR | Events::HANGUP;
     }
-    let reset = is(device::ABORT);
-    let mut events = Events::empty();
-    events.set(
-        Events::IN,
-        is(device::RECEIVE | device::ACCEPT | device::DISCONNECT | device::ABORT),
-    );
-    events.set(Events::PRIORITY, is(device::RECEIVE_EXPEDITED));
-    // A send on a reset connection does not block either, but is useless.
-    events.set(Events::OUT, is(device::SEND) && !reset);
-    events.set(Events::ERR, reset);
-    events.set(
-        Events::HANGUP,
-        kind == Kind::Stream && is(device::DISCONNECT | device::ABORT),
-    );
+    let found_by = FOUND_BY.iter().filter(|(_, by)| found & by != 0);
+    let mut events: Events = found_by.map(|(event, _)| *event).collect();
+    if found & device::ABORT != 0 {
+        // A send on a reset connection does not block either, but is useless.
+        events.remove(Events::OUT);
+        events |= Events::IN | Events::HANGUP | Events::ERR;
+    }
+    possible(events, kind)
+}
+
+/// Without a connection there is no end of one.
+fn possible(mut events: Events, kind: Kind) -> Events {
+    if kind == Kind::Datagram {
+        events.remove(Events::HANGUP);
+    }
     events
 }

@@ -7,11 +7,10 @@
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::{null, null_mut};
+use std::sync::Arc;
 
 use windows_sys::Wdk::Foundation::OBJECT_ATTRIBUTES;
-use windows_sys::Wdk::Storage::FileSystem::{
-    FILE_OPEN, FILE_SYNCHRONOUS_IO_NONALERT, NtCancelIoFileEx, NtCreateFile,
-};
+use windows_sys::Wdk::Storage::FileSystem::{FILE_OPEN, NtCancelIoFileEx, NtCreateFile};
 use windows_sys::Wdk::System::IO::NtDeviceIoControlFile;
 use windows_sys::Win32::Foundation::{
     HANDLE, NTSTATUS, RtlNtStatusToDosError, STATUS_INVALID_HANDLE, STATUS_PENDING, STATUS_SUCCESS,
@@ -44,46 +43,16 @@ pub(super) const CONNECT_FAIL: u32 = 0x0100;
 
 const IOCTL_AFD_POLL: u32 = 0x0001_2024;
 const IOCTL_AFD_EVENT_SELECT: u32 = 0x0001_2087;
-const IOCTL_AFD_GET_EVENTS: u32 = 0x0001_208b;
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct PolledSocket {
-    pub(super) handle: HANDLE,
-    pub(super) events: u32,
-    status: NTSTATUS,
-}
-
+/// What a poll is for, and what it has found. The driver would take several sockets.
 #[repr(C)]
 struct PollInfo {
     timeout: i64,
     count: u32,
     exclusive: u32,
-    socket: PolledSocket,
-}
-
-impl PollInfo {
-    fn new(timeout: i64, handle: HANDLE, events: u32) -> Self {
-        PollInfo {
-            timeout,
-            count: 1,
-            exclusive: 0,
-            socket: PolledSocket {
-                handle,
-                events,
-                status: 0,
-            },
-        }
-    }
-
-    /// The conditions that hold, once a poll is complete with this status. None if it was cancelled.
-    fn found(&self, status: NTSTATUS) -> u32 {
-        if status == STATUS_SUCCESS && self.count > 0 {
-            self.socket.events
-        } else {
-            0
-        }
-    }
+    handle: HANDLE,
+    events: u32,
+    status: NTSTATUS,
 }
 
 /// Memory for one poll of one socket, and its place in a device. It must stay where it is until the poll
@@ -98,10 +67,17 @@ pub(super) struct Poll {
 }
 
 impl Poll {
-    fn new(device: usize, fd: Fd, handle: HANDLE, events: u32) -> Self {
+    fn new(device: usize, fd: Fd, events: u32) -> Self {
         Poll {
             outcome: nothing(),
-            info: PollInfo::new(i64::MAX, handle, events),
+            info: PollInfo {
+                timeout: i64::MAX,
+                count: 1,
+                exclusive: 0,
+                handle: os::handle(fd),
+                events,
+                status: 0,
+            },
             fd,
             device,
         }
@@ -117,91 +93,47 @@ fn nothing() -> IO_STATUS_BLOCK {
     }
 }
 
-/// The socket driver, opened.
-#[derive(Debug)]
-pub(super) struct Device(OwnedHandle);
-
-impl Device {
-    fn open(options: u32) -> io::Result<Self> {
-        let mut name: Vec<u16> = r"\Device\Afd\Socknotify".encode_utf16().collect();
-        let length = (name.len() * 2) as u16;
-        let name = UNICODE_STRING {
-            Length: length,
-            MaximumLength: length,
-            Buffer: name.as_mut_ptr(),
-        };
-        let attributes = OBJECT_ATTRIBUTES {
-            Length: size_of::<OBJECT_ATTRIBUTES>() as u32,
-            RootDirectory: null_mut(),
-            ObjectName: &name,
-            Attributes: 0,
-            SecurityDescriptor: null(),
-            SecurityQualityOfService: null(),
-        };
-        let mut device = null_mut();
-        let mut outcome = nothing();
-        // SAFETY: all that is pointed to outlives the call; what it returns is a new handle.
-        unsafe {
-            let status = NtCreateFile(
-                &mut device,
-                SYNCHRONIZE,
-                &attributes,
-                &mut outcome,
-                null(),
-                0,
-                FILE_SHARE_READ | FILE_SHARE_WRITE,
-                FILE_OPEN,
-                options,
-                null(),
-                0,
-            );
-            match status {
-                STATUS_SUCCESS => Ok(Device(OwnedHandle::from_raw_handle(device))),
-                status => Err(error(status)),
-            }
-        }
-    }
-
-    /// For polls that wait. They queue packets on the port, under this key, unless they complete
-    /// immediately.
-    fn on(port: &KernelPort, key: usize) -> io::Result<Self> {
-        let device = Self::open(0)?;
-        port.associate(device.0.as_raw_handle(), key)?;
-        let modes = (FILE_SKIP_COMPLETION_PORT_ON_SUCCESS | FILE_SKIP_SET_EVENT_ON_HANDLE) as u8;
-        // SAFETY: the call touches no memory of ours.
-        match unsafe { SetFileCompletionNotificationModes(device.0.as_raw_handle(), modes) } {
-            0 => Err(io::Error::last_os_error()),
-            _ => Ok(device),
-        }
-    }
-
-    /// For polls that [do not wait](Self::poll_one).
-    pub(super) fn synchronous() -> io::Result<Self> {
-        Self::open(FILE_SYNCHRONOUS_IO_NONALERT)
-    }
-
-    /// Poll a socket without waiting. Returns which of these conditions hold.
-    pub(super) fn poll_one(&self, fd: Fd, events: u32) -> u32 {
-        calls::note();
-        let handle = os::handle(fd);
-        if is_unfinished(handle) {
-            return 0;
-        }
-        let mut info = PollInfo::new(0, handle, events);
-        let memory = &raw mut info;
-        // SAFETY: the call is over when it returns.
-        let status = unsafe {
-            let device = self.0.as_raw_handle();
-            control(
-                device,
-                IOCTL_AFD_POLL,
-                null(),
-                &mut nothing(),
-                memory,
-                memory,
-            )
-        };
-        info.found(status)
+/// The socket driver, opened for polls. They queue packets on the port, under this key, unless they complete immediately.
+fn open(port: &KernelPort, key: usize) -> io::Result<OwnedHandle> {
+    let mut name: Vec<u16> = r"\Device\Afd\Socknotify".encode_utf16().collect();
+    let length = (name.len() * 2) as u16;
+    let name = UNICODE_STRING {
+        Length: length,
+        MaximumLength: length,
+        Buffer: name.as_mut_ptr(),
+    };
+    let attributes = OBJECT_ATTRIBUTES {
+        Length: size_of::<OBJECT_ATTRIBUTES>() as u32,
+        RootDirectory: null_mut(),
+        ObjectName: &name,
+        Attributes: 0,
+        SecurityDescriptor: null(),
+        SecurityQualityOfService: null(),
+    };
+    let mut device = null_mut();
+    // SAFETY: all that is pointed to outlives the call; what it returns is a new handle.
+    let device = unsafe {
+        done(NtCreateFile(
+            &mut device,
+            SYNCHRONIZE,
+            &attributes,
+            &mut nothing(),
+            null(),
+            0,
+            FILE_SHARE_READ | FILE_SHARE_WRITE,
+            FILE_OPEN,
+            0,
+            null(),
+            0,
+        ))?;
+        OwnedHandle::from_raw_handle(device)
+    };
+    port.associate(device.as_raw_handle(), key)?;
+    let modes = (FILE_SKIP_COMPLETION_PORT_ON_SUCCESS | FILE_SKIP_SET_EVENT_ON_HANDLE) as u8;
+    // SAFETY: the call touches no memory of ours.
+    match unsafe { SetFileCompletionNotificationModes(device.as_raw_handle(), modes) } {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(device),
     }
 }
 
@@ -260,40 +192,12 @@ pub(super) fn select_events(socket: HANDLE, event: HANDLE, events: u32) -> io::R
     done(unsafe { control(socket, code, null(), &mut nothing(), &selection, nowhere) })
 }
 
-/// What the driver has recorded.
-#[repr(C)]
-struct Recorded {
-    events: u32,
-    /// Of each event, also of those that have no name.
-    status: [NTSTATUS; 13],
-}
-
-/// The driver's conditions that have begun to hold for a socket since the last call, as selected by [`select_events`].
-pub(super) fn take_events(socket: HANDLE) -> io::Result<u32> {
-    let mut recorded = Recorded {
-        events: 0,
-        status: [0; 13],
-    };
-    let (code, no_input) = (IOCTL_AFD_GET_EVENTS, null::<()>());
-    // SAFETY: the driver answers this at once. In place of input there may be an event object, which the driver would reset.
-    done(unsafe {
-        control(
-            socket,
-            code,
-            null(),
-            &mut nothing(),
-            no_input,
-            &mut recorded,
-        )
-    })?;
-    Ok(recorded.events)
-}
-
 /// Devices that share the polls of one port: the kernel searches one device's list for each poll that
 /// is cancelled.
 pub(super) struct Devices {
+    port: Arc<KernelPort>,
     key: usize,
-    devices: Vec<Device>,
+    devices: Vec<OwnedHandle>,
     /// Polls that are not in progress. The others belong to the kernel.
     #[allow(clippy::vec_box, reason = "the kernel knows them by their address")]
     spare: Vec<Box<Poll>>,
@@ -304,14 +208,25 @@ pub(super) struct Devices {
 const SHARE: usize = 32;
 
 impl Devices {
-    /// Packets of polls have this key.
-    pub(super) const fn new(key: usize) -> Self {
-        Devices {
+    /// Packets of polls come to this port, and have this key.
+    pub(super) fn new(port: Arc<KernelPort>, key: usize) -> io::Result<Self> {
+        let mut devices = Devices {
+            port,
             key,
             devices: Vec::new(),
             spare: Vec::new(),
             pending: 0,
-        }
+        };
+        devices.add()?;
+        Ok(devices)
+    }
+
+    fn add(&mut self) -> io::Result<()> {
+        let index = self.devices.len();
+        self.devices.push(open(&self.port, self.key)?);
+        let polls = (0..SHARE).map(|_| Box::new(Poll::new(index, Fd(0), 0)));
+        self.spare.extend(polls);
+        Ok(())
     }
 
     /// Polls that were begun and not [ended](Self::end).
@@ -320,25 +235,16 @@ impl Devices {
     }
 
     /// Begin to poll a socket for these conditions. Also returns whether that has completed immediately, and has no packet.
-    pub(super) fn begin(
-        &mut self,
-        port: &KernelPort,
-        fd: Fd,
-        events: u32,
-    ) -> io::Result<(*mut Poll, bool)> {
-        let handle = os::handle(fd);
-        if is_unfinished(handle) {
+    pub(super) fn begin(&mut self, fd: Fd, events: u32) -> io::Result<(*mut Poll, bool)> {
+        if is_unfinished(os::handle(fd)) {
             return Err(error(STATUS_INVALID_HANDLE));
         }
         if self.spare.is_empty() {
-            let index = self.devices.len();
-            self.devices.push(Device::on(port, self.key)?);
-            let polls = (0..SHARE).map(|_| Box::new(Poll::new(index, fd, handle, 0)));
-            self.spare.extend(polls);
+            self.add()?;
         }
         let mut poll = self.spare.pop().ok_or(io::ErrorKind::OutOfMemory)?;
-        *poll = Poll::new(poll.device, fd, handle, events);
-        let device = self.devices[poll.device].0.as_raw_handle();
+        *poll = Poll::new(poll.device, fd, events);
+        let device = self.devices[poll.device].as_raw_handle();
         let poll = Box::into_raw(poll);
         calls::note();
         // SAFETY: until it has ended nothing else refers to it, and it is not moved. The kernel writes into what was made for
@@ -375,7 +281,7 @@ impl Devices {
         unsafe {
             let device = &self.devices[(&raw const (*poll).device).read()];
             let status = NtCancelIoFileEx(
-                device.0.as_raw_handle(),
+                device.as_raw_handle(),
                 &raw const (*poll).outcome,
                 &mut outcome,
             );
@@ -389,7 +295,7 @@ impl Devices {
             calls::note();
             let mut outcome = nothing();
             // SAFETY: the call touches no memory of ours but the outcome, which outlives it.
-            unsafe { NtCancelIoFileEx(device.0.as_raw_handle(), null(), &mut outcome) };
+            unsafe { NtCancelIoFileEx(device.as_raw_handle(), null(), &mut outcome) };
         }
     }
 
@@ -403,7 +309,11 @@ impl Devices {
         // SAFETY: the kernel does not use it any more.
         let poll = unsafe { Box::from_raw(poll) };
         // SAFETY: every bit pattern is a status.
-        let found = poll.info.found(unsafe { poll.outcome.Anonymous.Status });
+        let status = unsafe { poll.outcome.Anonymous.Status };
+        let found = match status == STATUS_SUCCESS && poll.info.count > 0 {
+            true => poll.info.events,
+            false => 0,
+        };
         let fd = poll.fd;
         self.pending -= 1;
         self.spare.push(poll);

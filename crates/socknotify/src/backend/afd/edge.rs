@@ -40,6 +40,7 @@ impl Current {
 }
 
 /// The edges of a socket.
+#[derive(Default)]
 pub(super) struct Edge {
     /// From the first report on. Before that it is not needed, and would make the socket non-blocking under Wine, also
     /// for `connect`.
@@ -76,13 +77,8 @@ impl Edge {
             Kind::Stream => FIRST | LASTING,
         };
         Edge {
-            edges: None,
-            reported: 0,
-            held: 0,
-            recorded: 0,
             possible,
-            seen: 0,
-            repeated: false,
+            ..Edge::default()
         }
     }
 
@@ -91,37 +87,14 @@ impl Edge {
         (self.reported, self.held, self.recorded, self.seen) = (0, 0, 0, 0);
     }
 
-    /// Find out by the record which of these, which hold, have begun to hold since they were reported. It is begun with the
-    /// first of them, for all that are wanted.
-    pub(super) fn read_record(
-        &mut self,
-        port: &KernelPort,
-        fd: Fd,
-        first: u32,
-        wanted: u32,
-        is_waited_for: bool,
-    ) {
-        let wanted = wanted & self.possible;
-        let edges = self.edges.as_ref();
-        let is_new = !edges.is_some_and(|edges| edges.record(wanted));
-        if is_new && first != 0 {
-            // The old one ends first: a socket has one record.
-            self.edges = None;
-            self.edges = Edges::new(port, EDGES.key(), fd, wanted).ok();
+    /// Find out by the record which conditions have begun to hold since they were reported. It is begun with the first that
+    /// holds.
+    pub(super) fn read_record(&mut self, port: &KernelPort, fd: Fd, first: u32) {
+        if self.edges.is_none() && first != 0 {
+            self.edges = Edges::new(port, EDGES.key(), fd).ok();
         }
-        self.recorded |= match &mut self.edges {
-            Some(edges) if !edges.can_pass() => edges.take(),
-            Some(edges) if first != 0 => {
-                let has_risen = edges.pass();
-                // What held when it began, and what is about to be watched, must not stay in the record.
-                let must_take = is_new || is_waited_for;
-                let taken = if must_take { edges.take() } else { 0 };
-                if has_risen { first } else { taken }
-            }
-            Some(_) => 0,
-            // Without memory for a record, what holds may be reported once too often.
-            None => first,
-        };
+        // Without memory for a record, what holds may be reported once too often.
+        self.recorded |= self.edges.as_ref().map_or(first, Edges::take);
     }
 
     /// A poll has found these conditions, and the record was [read](Self::read_record).

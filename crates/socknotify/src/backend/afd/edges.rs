@@ -16,7 +16,7 @@ use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use windows_sys::Win32::Foundation::{HANDLE, WAIT_OBJECT_0};
+use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::Networking::WinSock::{
     FD_ACCEPT, FD_CONNECT, FD_CONNECT_BIT, FD_OOB, FD_READ, FD_WRITE, WSAEnumNetworkEvents,
     WSANETWORKEVENTS,
@@ -27,9 +27,8 @@ use windows_sys::Win32::System::Threading::{
     WaitForSingleObject,
 };
 
-use super::conditions::FIRST;
-use super::device::{self, select_events, take_events};
-use crate::os::windows::port::{self, KernelPort};
+use super::device::{self, select_events};
+use crate::os::windows::port::KernelPort;
 use crate::os::{self, Fd};
 
 #[link(name = "ntdll")]
@@ -52,10 +51,6 @@ pub(super) struct Edges {
     event: OwnedHandle,
     wait: Option<Wait>,
     destination: *mut Destination,
-    /// Which ones are recorded.
-    conditions: u32,
-    /// The record contains what was [passed over](Self::pass).
-    is_stale: bool,
     /// The number may be another's.
     is_closed: bool,
 }
@@ -64,8 +59,8 @@ pub(super) struct Edges {
 unsafe impl Send for Edges {}
 
 impl Edges {
-    /// Begin to record the edges of a socket, of these conditions at least. What holds counts as one.
-    pub(super) fn new(port: &KernelPort, key: usize, fd: Fd, wanted: u32) -> io::Result<Self> {
+    /// Begin to record the edges of a socket. What holds counts as one.
+    pub(super) fn new(port: &KernelPort, key: usize, fd: Fd) -> io::Result<Self> {
         let event = new_event()?;
         let destination = Box::into_raw(Box::new(Destination {
             port: port.handle(),
@@ -78,76 +73,41 @@ impl Edges {
             event,
             wait: None,
             destination,
-            conditions: match wanted & !INPUT == 0 && port::is_wine() {
-                true => INPUT,
-                false => WANTED,
-            },
-            is_stale: false,
             is_closed: false,
         };
-        select_events(
-            os::handle(fd),
-            edges.event.as_raw_handle(),
-            edges.conditions,
-        )?;
+        select_events(os::handle(fd), edges.event.as_raw_handle(), RECORDED)?;
         Ok(edges)
-    }
-
-    /// Whether there is a packet for each edge.
-    pub(super) fn is_watched(&self) -> bool {
-        self.wait.is_some()
     }
 
     /// If there may be an edge, from the last [`take`](Self::take) on, a packet is queued on the port, with the key, and the
     /// socket's number in place of a pointer.
     pub(super) fn watch(&mut self) -> io::Result<()> {
-        if self.is_watched() {
+        if self.wait.is_some() {
             return Ok(());
         }
         // SAFETY: the destination and the event live longer than the wait.
         self.wait = Some(unsafe { Wait::begin(&self.event, self.destination)? });
-        self.is_stale = false;
         Ok(())
     }
 
-    /// Whether all of these conditions are recorded.
-    pub(super) fn record(&self, conditions: u32) -> bool {
-        conditions & !self.conditions == 0
-    }
-
-    /// The driver's conditions that have begun to hold since the last call; in the first call, those that held at the
-    /// beginning.
-    pub(super) fn take(&mut self) -> u32 {
+    /// `WSAEnumNetworkEvents` — The driver's conditions that have begun to hold since the last call; in the first call, those that
+    /// held at the beginning.
+    pub(super) fn take(&self) -> u32 {
         // What is recorded from here on has a packet of its own.
         // SAFETY: the destination lives as long as this.
         unsafe { (*self.destination).posted.store(false, Ordering::SeqCst) };
-        self.is_stale = false;
-        let socket = os::handle(self.fd);
-        take_events(socket).map_or_else(|_| take_network_events(socket), recorded)
-    }
-
-    /// Whether [`pass`](Self::pass) says as much as [`take`](Self::take).
-    ///
-    /// Under Wine it is one request to its server in place of two, on the way of each notification. It needs an event that
-    /// nobody else takes, and that tells of one condition. Elsewhere both are one call, and it is not documented that the
-    /// event is set again while the condition is in the record.
-    pub(super) fn can_pass(&self) -> bool {
-        self.conditions == INPUT && !self.is_watched()
-    }
-
-    /// `WaitForSingleObject` — Whether there was an edge since the last call. It stays in the record, which has to be
-    /// [taken](Self::take) before the socket is polled: under Wine a poll of a socket with something in its record sets the
-    /// event.
-    pub(super) fn pass(&mut self) -> bool {
-        // SAFETY: the event is there for the call.
-        let is_set = unsafe { WaitForSingleObject(self.event.as_raw_handle(), 0) == WAIT_OBJECT_0 };
-        self.is_stale |= is_set;
-        is_set
-    }
-
-    /// Whether the record contains what was [passed over](Self::pass).
-    pub(super) fn is_stale(&self) -> bool {
-        self.is_stale
+        let mut found = WSANETWORKEVENTS::default();
+        // SAFETY: the structure is there for the call.
+        if unsafe { WSAEnumNetworkEvents(os::handle(self.fd).addr(), 0, &mut found) } != 0 {
+            return 0;
+        }
+        let seen = found.lNetworkEvents as u32;
+        let connected = seen & FD_CONNECT != 0 && found.iErrorCode[FD_CONNECT_BIT as usize] == 0;
+        let bits = |is: bool, bits: u32| if is { bits } else { 0 };
+        bits(seen & FD_READ != 0, device::RECEIVE)
+            | bits(seen & FD_ACCEPT != 0, device::ACCEPT)
+            | bits(seen & FD_OOB != 0, device::RECEIVE_EXPEDITED)
+            | bits(seen & FD_WRITE != 0 || connected, device::SEND)
     }
 
     /// End it for a socket that was closed. There is no call for its number, which may be another's: where the system checks
@@ -157,37 +117,13 @@ impl Edges {
     }
 }
 
-/// Of these a socket has only one.
-const INPUT: u32 = device::RECEIVE | device::ACCEPT;
-
-const WANTED: u32 = device::RECEIVE
+/// What the driver is to record.
+const RECORDED: u32 = device::RECEIVE
     | device::RECEIVE_EXPEDITED
     | device::SEND
     | device::ACCEPT
     | device::CONNECT
     | device::CONNECT_FAIL;
-
-/// What begins to hold with these events.
-fn recorded(events: u32) -> u32 {
-    let is_connected = events & (device::CONNECT | device::CONNECT_FAIL) == device::CONNECT;
-    events & FIRST | if is_connected { device::SEND } else { 0 }
-}
-
-/// `WSAEnumNetworkEvents` — The same as [`take_events`], where the driver's call is another.
-fn take_network_events(socket: HANDLE) -> u32 {
-    let mut found = WSANETWORKEVENTS::default();
-    // SAFETY: the structure is there for the call.
-    if unsafe { WSAEnumNetworkEvents(socket.addr(), 0, &mut found) } != 0 {
-        return 0;
-    }
-    let seen = found.lNetworkEvents as u32;
-    let connected = seen & FD_CONNECT != 0 && found.iErrorCode[FD_CONNECT_BIT as usize] == 0;
-    let bits = |is: bool, bits: u32| if is { bits } else { 0 };
-    bits(seen & FD_READ != 0, device::RECEIVE)
-        | bits(seen & FD_ACCEPT != 0, device::ACCEPT)
-        | bits(seen & FD_OOB != 0, device::RECEIVE_EXPEDITED)
-        | bits(seen & FD_WRITE != 0 || connected, device::SEND)
-}
 
 impl Drop for Edges {
     fn drop(&mut self) {
@@ -288,37 +224,30 @@ mod tests {
     use std::os::windows::io::AsRawSocket;
     use std::thread;
 
+    use windows_sys::Win32::Foundation::WAIT_OBJECT_0;
     use windows_sys::Win32::System::Threading::{
         PTP_CALLBACK_INSTANCE, TrySubmitThreadpoolCallback,
     };
 
     use super::*;
 
-    /// The driver is called directly, since Winsock makes two requests of it under Wine.
     #[test]
-    fn the_driver_tells_what_winsock_would() -> io::Result<()> {
+    fn the_record_has_each_edge_once() -> io::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = KernelPort::new()?;
-        let socket = |socket: &TcpStream| os::fd(socket.as_raw_socket()).expect("it is a socket");
         let listens = os::fd(listener.as_raw_socket()).expect("it is a socket");
-        for take in [
-            |fd| take_events(os::handle(fd)).map(recorded),
-            |fd| Ok(take_network_events(os::handle(fd))),
-        ] {
-            let listening = Edges::new(&port, 1, listens, device::SEND)?;
-            let mut peer = TcpStream::connect(listener.local_addr()?)?;
-            wait_for(&listening);
-            assert_eq!(take(listens)?, device::ACCEPT);
-            let (ours, _) = listener.accept()?;
-            let edges = Edges::new(&port, 1, socket(&ours), device::SEND)?;
-            wait_for(&edges);
-            assert_eq!(take(socket(&ours))?, device::SEND);
-            peer.write_all(b"x")?;
-            wait_for(&edges);
-            assert_eq!(take(socket(&ours))?, device::RECEIVE);
-            assert_eq!(take(socket(&ours))?, 0, "it was taken");
-            drop((edges, listening));
-        }
+        let listening = Edges::new(&port, 1, listens)?;
+        let mut peer = TcpStream::connect(listener.local_addr()?)?;
+        wait_for(&listening);
+        assert_eq!(listening.take(), device::ACCEPT);
+        let (ours, _) = listener.accept()?;
+        let edges = Edges::new(&port, 1, os::fd(ours.as_raw_socket()).expect("a socket"))?;
+        wait_for(&edges);
+        assert_eq!(edges.take(), device::SEND);
+        peer.write_all(b"x")?;
+        wait_for(&edges);
+        assert_eq!(edges.take(), device::RECEIVE);
+        assert_eq!(edges.take(), 0, "it was taken");
         Ok(())
     }
 
@@ -356,7 +285,7 @@ mod tests {
         let (mut packets, mut posted) = (Vec::new(), 0);
         for round in 0..1000 {
             // It has room to send: the event is signalled at once.
-            let mut edges = Edges::new(&port, KEY, fd, device::SEND)?;
+            let mut edges = Edges::new(&port, KEY, fd)?;
             edges.watch()?;
             // Before the call, in it, and at its end.
             while round % 2 == 0 && port.depth() == 0 {

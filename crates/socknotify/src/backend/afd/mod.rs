@@ -44,14 +44,14 @@ mod state;
 mod winsock;
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, HANDLE};
 use windows_sys::Win32::Networking::WinSock::WSAEOPNOTSUPP;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use self::device::{Device, Poll};
+use self::device::Poll;
 use self::packets::{ALARM, CLOSED, Own, POLL, WAKE};
 use self::state::{State, is_checked};
 use crate::engine::{
@@ -59,22 +59,17 @@ use crate::engine::{
     Waited,
 };
 use crate::os::Fd;
-use crate::os::windows::alarm::Alarm;
 use crate::os::windows::codes;
 use crate::os::windows::port::KernelPort;
 use crate::support::lock::lock;
 use crate::support::sync::{LocalKey, thread_local};
-use crate::{Entry, Error, EventFilter, RegistrationError, os};
+use crate::{Entry, Error, EventFilter, RegistrationError};
 
 /// A completion port of the kernel, and the socket driver polled on it.
 pub(crate) struct Afd {
-    // They are dropped in this order: the timer posts to the port.
-    alarm: OnceLock<Alarm>,
     state: Mutex<State>,
-    /// For polls that do not wait.
-    device: Device,
     is_shared: bool,
-    port: KernelPort,
+    port: Arc<KernelPort>,
 }
 
 /// Memory of a call.
@@ -94,11 +89,10 @@ impl Afd {
 
     /// On this port. If it is shared, others post packets of their own to it, which come in turn.
     pub(crate) fn on(port: KernelPort, is_shared: bool) -> io::Result<Self> {
+        let port = Arc::new(port);
         Ok(Afd {
             is_shared,
-            alarm: OnceLock::new(),
-            state: Mutex::new(State::new()),
-            device: Device::synchronous()?,
+            state: Mutex::new(State::new(Arc::clone(&port))?),
             port,
         })
     }
@@ -135,7 +129,7 @@ impl Afd {
                 if is_level(interest) && state.has_closed(interest.fd) {
                     return Err(ArmError::Stale);
                 }
-                state.arm(self, interest, false)
+                state.arm(interest, false)
             });
         }
         // A number may have been closed and used again until it was polled. If it was not closed by now, that socket
@@ -174,7 +168,7 @@ impl Backend for Afd {
     fn identify(&self, fd: Fd) -> Result<u64, RegistrationError> {
         // A handle that is no socket has no kind.
         winsock::kind(fd).map_err(|error| refusal(&error))?;
-        if winsock::base(fd).map_err(|error| refusal(&error))? != os::handle(fd).addr() {
+        if !winsock::is_base(fd).map_err(|error| refusal(&error))? {
             return Err(RegistrationError::Os(WSAEOPNOTSUPP));
         }
         closes::identify(fd).map_err(|error| refusal(&error))
@@ -182,12 +176,12 @@ impl Backend for Afd {
 
     fn arm(&self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let mut state = self.state();
-        let mut armed = state.arm(self, interest, is_new);
+        let mut armed = state.arm(interest, is_new);
         if armed.is_ok() && !is_new && !is_checked(interest) {
             closes::catch_up();
             armed = state.check(interest.fd);
         }
-        state.leave(&self.port);
+        state.leave();
         armed
     }
 
@@ -217,11 +211,10 @@ impl Backend for Afd {
         let mut state = self.state();
         let has_failed = !batch.is_empty() && self.arm_batch(&mut state, table, batch);
         if wait.room == 0 {
-            state.leave(&self.port);
+            state.leave();
             return waited;
         }
-        state.arm_again(&self.port);
-        let must_retry = state.poll_unpolled(&self.port);
+        let must_retry = state.poll_again();
         ready.append(&mut state.ready);
         if ready.is_empty() || !wait.may_skip || self.is_shared {
             let mut timeout = wait.timeout;
@@ -246,7 +239,7 @@ impl Backend for Afd {
                 waited.asked = true;
                 waited.is_full = packets.len() >= wait.room;
                 for packet in &*packets {
-                    state.sort(self, table, packet, reports, others, &mut waited);
+                    state.sort(table, packet, reports, others, &mut waited);
                 }
                 ready.append(&mut state.ready);
                 let is_nothing = reports.is_empty()
@@ -261,17 +254,19 @@ impl Backend for Afd {
                 timeout = Some(Duration::ZERO);
             }
         }
-        for poll in ready.drain(..) {
-            match reports.len() + others.len() < wait.room {
-                // SAFETY: it has no packet, and nobody else has taken it.
-                true => reports.extend(unsafe { state.end_poll(self, table, poll) }),
-                false => state.ready.push(poll),
-            }
+        // To end one may begin another one.
+        while reports.len() + others.len() < wait.room {
+            let Some(poll) = ready.pop().or_else(|| state.ready.pop()) else {
+                break;
+            };
+            // SAFETY: it has no packet, and nobody else has taken it.
+            reports.extend(unsafe { state.end_poll(table, poll) });
         }
+        state.ready.append(ready);
         match reports.is_empty() && others.is_empty() {
             // It begins to wait again.
-            true => state.post_ready(&self.port),
-            false => state.leave(&self.port),
+            true => state.post_ready(),
+            false => state.leave(),
         }
         drop(state);
         reports.drain(..).for_each(|report| delivered.add(report));
@@ -283,11 +278,11 @@ impl Backend for Afd {
     }
 
     fn prepare_alarm(&self) -> Result<(), Error> {
-        Alarm::of(&self.alarm, &self.port, ALARM.key()).map(drop)
+        self.port.alarm(ALARM.key()).map(drop)
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        Alarm::of(&self.alarm, &self.port, ALARM.key())?.set(after);
+        self.port.alarm(ALARM.key())?.set(after);
         Ok(())
     }
 

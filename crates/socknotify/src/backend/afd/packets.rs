@@ -2,12 +2,12 @@
 
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 
-use super::Afd;
 use super::device::Poll;
 use super::state::State;
 use crate::Entry;
 use crate::engine::{Report, Table, Waited};
 use crate::os::Fd;
+use crate::os::windows::port::entry;
 
 /// The kind of a packet that is this backend's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,6 @@ impl State {
     /// A packet was dequeued.
     pub(super) fn sort(
         &mut self,
-        afd: &Afd,
         table: &Table,
         packet: &OVERLAPPED_ENTRY,
         reports: &mut Vec<Report>,
@@ -49,8 +48,9 @@ impl State {
     ) {
         match Own::of(packet.lpCompletionKey) {
             // SAFETY: under this key there are polls, and each packet is taken once.
-            Some(POLL) => reports
-                .extend(unsafe { self.end_poll(afd, table, packet.lpOverlapped.cast::<Poll>()) }),
+            Some(POLL) => {
+                reports.extend(unsafe { self.end_poll(table, packet.lpOverlapped.cast::<Poll>()) })
+            }
             Some(EDGES) => {
                 reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32)));
             }
@@ -58,13 +58,11 @@ impl State {
             Some(CLOSED) => {
                 waited.woken = true;
                 // For the next thread.
-                afd.port.insist(CLOSED.key(), 0);
+                self.port.insist(CLOSED.key(), 0);
             }
             Some(_) => waited.woken = true,
             None => {
-                let overlapped = packet.lpOverlapped.expose_provenance();
-                let bytes = packet.dwNumberOfBytesTransferred;
-                let mut entry = Entry::new(packet.lpCompletionKey, bytes, overlapped);
+                let mut entry = entry(packet);
                 entry.status = packet.Internal as i32;
                 others.push(entry);
             }

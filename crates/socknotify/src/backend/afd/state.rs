@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 
 use windows_sys::Win32::Foundation::ERROR_TOO_MANY_OPEN_FILES;
 use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
@@ -11,7 +12,7 @@ use super::device::{self, Devices, Poll};
 use super::edge::{Current, Edge, Polled};
 use super::edges::Edges;
 use super::packets::{POLL, WAKE};
-use super::{Afd, closes, refusal, winsock};
+use super::{closes, refusal, winsock};
 use crate::engine::{ArmError, Interest, Mode, Report, Table};
 use crate::os::Fd;
 use crate::os::windows::port::KernelPort;
@@ -19,15 +20,16 @@ use crate::{Events, RegistrationError};
 
 /// The state of a port on the driver, under its lock.
 pub(super) struct State {
+    pub(super) port: Arc<KernelPort>,
     pub(super) devices: Devices,
     records: HashMap<Fd, Record>,
     /// Polls that have completed immediately, and have no packet. Who holds the lock reports them, or
     /// [posts](Self::post_ready) their packets.
     pub(super) ready: Vec<*mut Poll>,
-    /// Sockets that could not be polled for want of memory.
-    unpolled: Vec<Fd>,
-    /// Sockets with edges that were reported, to be polled before a thread waits.
+    /// Sockets to be polled before a thread waits: with edges that were reported, or which could not be polled.
     again: Vec<Fd>,
+    /// Some could not be.
+    must_retry: bool,
     /// How many threads wait for packets.
     pub(super) waiting: usize,
     /// Packets that were taken from the port by others.
@@ -52,27 +54,23 @@ struct Record {
 unsafe impl Send for State {}
 
 impl State {
-    pub(super) fn new() -> Self {
-        State {
-            devices: Devices::new(POLL.key()),
+    pub(super) fn new(port: Arc<KernelPort>) -> io::Result<Self> {
+        Ok(State {
+            devices: Devices::new(Arc::clone(&port), POLL.key())?,
+            port,
             records: HashMap::new(),
             ready: Vec::new(),
-            unpolled: Vec::new(),
             again: Vec::new(),
+            must_retry: false,
             waiting: 0,
             fed: VecDeque::new(),
             closed: false,
-        }
+        })
     }
 
     /// Arm a socket. If this does not [check](is_checked) whether it still is the one that was registered under this
     /// number, that is to be [checked](Self::check) afterwards.
-    pub(super) fn arm(
-        &mut self,
-        afd: &Afd,
-        interest: &Interest,
-        is_new: bool,
-    ) -> Result<(), ArmError> {
+    pub(super) fn arm(&mut self, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let fd = interest.fd;
         if self.closed {
             return Err(ArmError::Stale);
@@ -98,11 +96,11 @@ impl State {
             }
         }
         let armed = match is_checked(interest) {
-            true => self.arm_edges(afd, fd, &before),
-            false => self.poll(&afd.port, fd).map_err(|error| arm_error(&error)),
+            true => self.arm_edges(fd, &before),
+            false => self.poll(fd).map_err(|error| arm_error(&error)),
         };
         if !is_new && armed.is_err_and(is_passing) {
-            self.unpolled.push(fd);
+            self.poll_later(fd);
             return Ok(());
         }
         if armed.is_err() && is_new {
@@ -133,7 +131,7 @@ impl State {
     }
 
     /// Record the edges of a socket from here on, and report what holds.
-    fn arm_edges(&mut self, afd: &Afd, fd: Fd, before: &Interest) -> Result<(), ArmError> {
+    fn arm_edges(&mut self, fd: Fd, before: &Interest) -> Result<(), ArmError> {
         // The events of another socket must not be taken.
         closes::catch_up();
         self.check(fd)?;
@@ -146,13 +144,14 @@ impl State {
             .edge
             .get_or_insert_with(|| Edge::new(record.kind, fd));
         edge.start_over();
-        self.poll(&afd.port, fd).map_err(|error| arm_error(&error))
+        self.poll(fd).map_err(|error| arm_error(&error))
     }
 
-    /// Poll the sockets whose edges were reported, before a thread waits.
-    pub(super) fn arm_again(&mut self, port: &KernelPort) {
+    /// Poll what is to be polled before a thread waits. True if something could not be, and is to be tried again.
+    pub(super) fn poll_again(&mut self) -> bool {
+        self.must_retry = false;
         if self.again.is_empty() {
-            return;
+            return false;
         }
         let mut again = std::mem::take(&mut self.again);
         // The number of a closed socket is not polled.
@@ -161,34 +160,31 @@ impl State {
             if self.has_closed(fd) {
                 continue;
             }
-            if let Some(Record {
-                id,
-                edge: Some(edge),
-                ..
-            }) = self.records.get_mut(&fd)
-            {
+            let record = self.records.get_mut(&fd);
+            if let Some(edge) = record.and_then(|record| record.edge.as_mut()) {
                 edge.held &= !edge.reported;
-                if let Some(edges) = edge.edges.as_mut().filter(|edges| edges.is_stale()) {
-                    // The events of another socket must not be taken.
-                    if is_open(fd, *id) {
-                        edges.take();
-                    }
-                }
-                self.poll_known(port, fd);
             }
+            self.poll_known(fd);
         }
         // A number may have been closed and used again until it was polled.
         closes::catch_up();
-        for &fd in &again {
+        for fd in again.drain(..) {
             // If it was, it is not watched any more.
             let _ = self.check(fd);
         }
-        again.clear();
+        again.append(&mut self.again);
         self.again = again;
+        self.must_retry
+    }
+
+    /// A socket could not be polled, or watched, for want of memory.
+    fn poll_later(&mut self, fd: Fd) {
+        self.again.push(fd);
+        self.must_retry = true;
     }
 
     /// Watch conditions that hold.
-    fn watch(&mut self, port: &KernelPort, fd: Fd, conditions: u32) {
+    fn watch(&mut self, fd: Fd, conditions: u32) {
         let edge = self
             .records
             .get_mut(&fd)
@@ -199,39 +195,41 @@ impl State {
         let edges = edge.edges.as_mut();
         if edges.is_some_and(|edges| edges.watch().is_ok()) {
             edge.held |= conditions;
-            self.poll_known(port, fd);
+            self.poll_known(fd);
         } else {
             // There is no memory. They are found to hold when they are polled later.
             edge.reported |= conditions;
-            self.unpolled.push(fd);
+            self.poll_later(fd);
         }
     }
 
     /// Poll a socket that was registered before. What passes is tried again later; if it is closed, that will be
     /// detected.
-    fn poll_known(&mut self, port: &KernelPort, fd: Fd) {
-        let polled = self.poll(port, fd);
+    fn poll_known(&mut self, fd: Fd) {
+        let polled = self.poll(fd);
         if polled.is_err_and(|error| is_passing(arm_error(&error))) {
-            self.unpolled.push(fd);
+            self.poll_later(fd);
         }
     }
 
-    /// Try again to poll what could not be polled. True if that is to be done again.
-    pub(super) fn poll_unpolled(&mut self, port: &KernelPort) -> bool {
-        if self.unpolled.is_empty() {
-            return false;
-        }
-        closes::catch_up();
-        for fd in std::mem::take(&mut self.unpolled) {
-            if self.check(fd).is_ok() {
-                self.poll_known(port, fd);
+    /// Poll a socket for what is wanted by now: a poll for something else has completed, and what it has found may be older. A
+    /// thread that is about to arm that may be late each time.
+    fn poll_latest(&mut self, latest: Interest) {
+        let fd = latest.fd;
+        if let Some(record) = self.records.get_mut(&fd) {
+            let before = std::mem::replace(&mut record.interest, latest);
+            if before.word.generation() != latest.word.generation() {
+                record.edge.iter_mut().for_each(Edge::start_over);
             }
         }
-        !self.unpolled.is_empty()
+        self.poll_known(fd);
+        // What is wanted by now is wanted of this socket, if it is open even later.
+        closes::catch_up();
+        let _ = self.check(fd);
     }
 
     /// Poll a socket for what is wanted.
-    fn poll(&mut self, port: &KernelPort, fd: Fd) -> io::Result<()> {
+    fn poll(&mut self, fd: Fd) -> io::Result<()> {
         let State {
             devices,
             records,
@@ -258,7 +256,7 @@ impl State {
         if wanted == 0 {
             return Ok(());
         }
-        let (poll, is_over) = devices.begin(port, fd, wanted)?;
+        let (poll, is_over) = devices.begin(fd, wanted)?;
         if is_over {
             ready.push(poll);
         } else if let Some(edge) = &mut record.edge {
@@ -312,18 +310,18 @@ impl State {
     }
 
     /// This thread does not wait. Leave to those that do what was not reported, and what could not be polled.
-    pub(super) fn leave(&mut self, port: &KernelPort) {
-        self.post_ready(port);
-        if !self.unpolled.is_empty() && self.waiting > 0 {
+    pub(super) fn leave(&mut self) {
+        self.post_ready();
+        if self.must_retry && self.waiting > 0 {
             // Who begins to wait tries again.
-            port.insist(WAKE.key(), 0);
+            self.port.insist(WAKE.key(), 0);
         }
     }
 
     /// Post the packets of what was not reported.
-    pub(super) fn post_ready(&mut self, port: &KernelPort) {
+    pub(super) fn post_ready(&mut self) {
         for poll in self.ready.drain(..) {
-            port.insist(POLL.key(), poll.expose_provenance());
+            self.port.insist(POLL.key(), poll.expose_provenance());
         }
     }
 
@@ -332,12 +330,7 @@ impl State {
     /// # Safety
     ///
     /// As for [`Devices::end`].
-    pub(super) unsafe fn end_poll(
-        &mut self,
-        afd: &Afd,
-        table: &Table,
-        poll: *mut Poll,
-    ) -> Option<Report> {
+    pub(super) unsafe fn end_poll(&mut self, table: &Table, poll: *mut Poll) -> Option<Report> {
         // SAFETY: the caller's promise.
         let (fd, found) = unsafe { self.devices.end(poll) };
         let record = self.records.get_mut(&fd)?;
@@ -348,75 +341,51 @@ impl State {
             self.drop_closed(fd);
             return None;
         }
-        if record.edge.is_some() {
-            return self.end_edge_poll(afd, table, fd, found, generation);
-        }
         let latest = table.interest(fd)?;
-        let is_latest = latest.word.generation() == generation;
-        // It may be older than what is wanted now. A thread that is about to arm that may be late each time.
-        let found = match is_latest {
-            true => found,
-            false if latest.is_enabled() && latest.word.mode() != Mode::Edge => {
-                afd.device.poll_one(fd, polled(&latest, record.kind))
-            }
-            false => 0,
-        };
-        let events = conditions(found, record.kind);
-        // What is wanted by now is wanted of this socket, if it is open even later.
-        if !events.is_empty() && (is_latest || is_open(fd, record.id)) {
-            return Some(Report::new(fd, latest.word.generation(), events));
+        let is_edge = record.edge.is_some();
+        if latest.is_enabled() && is_edge != (latest.word.mode() == Mode::Edge) {
+            // Whoever has changed it is about to arm that.
+            return None;
         }
-        self.poll_known(&afd.port, fd);
-        None
+        if latest.word.generation() != generation {
+            self.poll_latest(latest);
+            return None;
+        }
+        if is_edge {
+            return self.end_edge_poll(&latest, found);
+        }
+        let events = conditions(found, record.kind);
+        if events.is_empty() {
+            self.poll_known(fd);
+            return None;
+        }
+        Some(Report::new(fd, generation, events))
     }
 
     /// A socket's poll for edges has completed: see the table in [`edge`](super::edge).
-    fn end_edge_poll(
-        &mut self,
-        afd: &Afd,
-        table: &Table,
-        fd: Fd,
-        found: u32,
-        generation: u32,
-    ) -> Option<Report> {
+    fn end_edge_poll(&mut self, interest: &Interest, found: u32) -> Option<Report> {
+        let fd = interest.fd;
         let is_waited_for = self.waiting > 0;
         let record = self.records.get_mut(&fd)?;
-        let latest = table.interest(fd)?;
-        if !latest.is_enabled() || latest.word.mode() != Mode::Edge {
-            // What is for edges only. Whoever has disabled it arms that.
-            self.poll_known(&afd.port, fd);
-            return None;
-        }
-        // What was found may be older than what is wanted now. A thread that is about to arm that may be late each time.
-        let found = match latest.word.generation() == generation {
-            true => found,
-            false => afd.device.poll_one(fd, polled(&latest, record.kind)),
-        };
-        if latest.word.generation() != record.interest.word.generation() {
-            record.interest = latest;
-            record.edge.as_mut()?.start_over();
-        }
-        // The events of another socket must not be taken; and what is wanted is wanted of this one, if it is open even
-        // later.
+        // The events of another socket must not be taken.
         if !is_open(fd, record.id) {
             return None;
         }
         let edge = record.edge.as_mut()?;
-        let wanted = polled(&latest, record.kind) & FIRST;
-        edge.read_record(&afd.port, fd, found & FIRST, wanted, is_waited_for);
+        edge.read_record(&self.port, fd, found & FIRST);
         let Polled { begun, still } = edge.on_polled(found);
         let events = edge.without_out(conditions(begun, record.kind));
-        let events = events & latest.word.filter().wanted();
+        let events = events & interest.word.filter().wanted();
         let first = found & FIRST;
         if !events.is_empty() {
             self.again.push(fd);
         }
         if still != 0 || first != 0 && is_waited_for {
-            self.watch(&afd.port, fd, first);
+            self.watch(fd, first);
         } else if first == 0 || events.is_empty() {
-            self.poll_known(&afd.port, fd);
+            self.poll_known(fd);
         }
-        (!events.is_empty()).then(|| Report::new(fd, latest.word.generation(), events))
+        (!events.is_empty()).then(|| Report::new(fd, interest.word.generation(), events))
     }
 
     /// There may be edges of a socket that is watched.
@@ -442,7 +411,7 @@ impl Record {
                 return None;
             }
             let edge = self.edge.as_mut()?;
-            edge.recorded |= edge.edges.as_mut().map_or(0, Edges::take);
+            edge.recorded |= edge.edges.as_ref().map_or(0, Edges::take);
             // Polls report the others. If one of these were noted as reported while a poll for it is pending, the rise that
             // completes that poll would pass for this one.
             let begun = edge.held & edge.recorded;

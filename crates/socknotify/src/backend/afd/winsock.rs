@@ -4,7 +4,7 @@ use std::io;
 
 use windows_sys::Win32::Networking::WinSock::{
     SIO_BASE_HANDLE, SIO_BSP_HANDLE_POLL, SIO_BSP_HANDLE_SELECT, SO_TYPE, SOCK_STREAM, SOCKET,
-    SOL_SOCKET, WSAENOTSOCK, WSAEOPNOTSUPP, WSAGetLastError, WSAIoctl, getsockopt,
+    SOL_SOCKET, WSAENOTSOCK, WSAGetLastError, WSAIoctl, getsockopt,
 };
 
 use super::conditions::Kind;
@@ -35,29 +35,21 @@ pub(super) fn option(fd: Fd, name: i32) -> io::Result<i32> {
     }
 }
 
-/// The socket beneath all layers of other providers.
+/// Whether there is no other provider's socket beneath this one.
 ///
-/// No provider is to touch `SIO_BASE_HANDLE`. Some do, and break it; then the handle that polls go to leads there, or the one
-/// that `select` takes, a layer at a time.
-pub(super) fn base(fd: Fd) -> io::Result<SOCKET> {
-    /// More than there are.
-    const LAYERS: usize = 32;
-    let mut socket = os::handle(fd).addr();
-    for _ in 0..LAYERS {
-        let broken = match handle_beneath(socket, SIO_BASE_HANDLE) {
-            Err(error) if error.raw_os_error() != Some(WSAENOTSOCK) => error,
-            base => return base,
-        };
-        let next = [SIO_BSP_HANDLE_POLL, SIO_BSP_HANDLE_SELECT]
-            .into_iter()
-            .find_map(|which| handle_beneath(socket, which).ok());
-        match next {
-            Some(next) if next == socket => return Ok(socket),
-            Some(next) => socket = next,
-            None => return Err(broken),
+/// No provider is to touch `SIO_BASE_HANDLE`. Some do, and break it; then the handle that polls go to says it, or the one that
+/// `select` takes.
+pub(super) fn is_base(fd: Fd) -> io::Result<bool> {
+    let socket = os::handle(fd).addr();
+    let base = handle_beneath(socket, SIO_BASE_HANDLE).or_else(|error| {
+        if error.raw_os_error() == Some(WSAENOTSOCK) {
+            return Err(error);
         }
-    }
-    Err(io::Error::from_raw_os_error(WSAEOPNOTSUPP))
+        let others = [SIO_BSP_HANDLE_POLL, SIO_BSP_HANDLE_SELECT].into_iter();
+        let mut others = others.filter_map(|which| handle_beneath(socket, which).ok());
+        others.next().ok_or(error)
+    });
+    base.map(|base| base == socket)
 }
 
 /// `WSAIoctl`, for a handle that stands beneath this one.

@@ -118,7 +118,7 @@ impl Epoll {
         sys::wait(&self.set, &mut memory.events, *room, timeout);
         waited.asked = true;
         waited.is_full |= memory.events.len() >= *room;
-        for (flags, data) in memory.events.iter() {
+        for (flags, data) in memory.events.iter().copied().map(sys::read) {
             if data.is_own() {
                 self.handle_own(data, waited);
                 continue;
@@ -295,7 +295,7 @@ impl Backend for Epoll {
                 );
             }
             // What was reported need not be polled.
-            let has_reported = asks_first && memory.events.len() > 0;
+            let has_reported = asks_first && !memory.events.is_empty();
             let (has_failed, is_listed) = self.poll_batch(table, memory, batch, has_reported);
             let is_ready = !memory.ready.is_empty();
             if has_reported || is_ready || has_failed {

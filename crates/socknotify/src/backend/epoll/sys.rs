@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "descriptors are known here by number only")]
 
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -63,48 +63,25 @@ impl Data {
 /// A wait is for so many at most. The kernel refuses far more, and the memory stays.
 const MOST: usize = 1 << 16;
 
-/// Memory for what waits report, and what the last one reported.
-#[derive(Default)]
-pub(super) struct Reported {
-    /// As many as there was room for at most.
-    memory: Vec<epoll::Event>,
-    count: usize,
+/// What the last wait reported.
+pub(super) type Reported = Vec<epoll::Event>;
+
+/// The conditions of an event, and what was registered with it. The kernel has them packed.
+#[inline]
+pub(super) fn read(epoll::Event { flags, data }: epoll::Event) -> (u32, Data) {
+    (flags.bits(), Data(data.u64()))
 }
 
-impl Reported {
-    /// Forget what was reported. Returns the memory for a wait: with too little it is for fewer.
-    #[inline]
-    fn clear(&mut self, room: usize) -> &mut [epoll::Event] {
-        self.count = 0;
-        let room = room.min(MOST);
-        if self.memory.len() < room {
-            self.grow(room);
-        }
-        let room = room.min(self.memory.len());
-        &mut self.memory[..room]
-    }
-
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    /// The conditions of each, and what was registered with it.
-    #[inline]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Data)> {
-        let events = self.memory[..self.count].iter();
-        // The kernel has them packed.
-        events.map(|&epoll::Event { flags, data }| (flags.bits(), Data(data.u64())))
-    }
-
-    #[cold]
-    fn grow(&mut self, room: usize) {
-        let more = room - self.memory.len();
-        if self.memory.try_reserve(more).is_ok() {
-            let (flags, data) = (EventFlags::empty(), EventData::new_u64(0));
-            self.memory.resize(room, epoll::Event { flags, data });
-        }
-    }
+/// Forget what was reported. Returns the memory for a wait: with too little it is for fewer.
+#[inline]
+fn room_in(events: &mut Reported, room: usize) -> &mut [MaybeUninit<epoll::Event>] {
+    events.clear();
+    let room = room.min(MOST);
+    let room = match events.try_reserve(room) {
+        Ok(()) => room,
+        Err(_) => events.capacity(),
+    };
+    &mut events.spare_capacity_mut()[..room]
 }
 
 /// `epoll_create1`
@@ -130,32 +107,27 @@ pub(super) fn delete(set: &OwnedFd, fd: Fd) -> Result<(), Errno> {
     epoll::delete(set, by_number(&fd)).map_err(number)
 }
 
-/// A time for the kernel, as it has it on every processor.
-#[repr(C)]
-struct KernelTimespec {
-    seconds: i64,
-    nanoseconds: i64,
-}
-
 /// `epoll_wait`, `epoll_pwait2` — Replaces what is in `events` by what the set has, or will have in time.
 ///
 /// A wait may end early: when a signal comes, or with a very long time.
 #[inline]
 pub(super) fn wait(set: &OwnedFd, events: &mut Reported, room: usize, timeout: Option<Duration>) {
-    const NOW: Timespec = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let memory = events.clear(room);
+    let memory = room_in(events, room);
     if memory.is_empty() {
         return;
     }
     let waited = match timeout {
-        None => epoll::wait(set, memory, None),
-        Some(Duration::ZERO) => epoll::wait(set, memory, Some(&NOW)),
-        Some(timeout) => wait_exactly(set, memory, timeout),
+        Some(timeout) if timeout > Duration::ZERO => wait_exactly(set, memory, timeout),
+        now_or_never => {
+            let now = now_or_never.map(|_| &Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            });
+            epoll::wait(set, memory, now).map(|(found, _)| found.len())
+        }
     };
-    events.count = waited.unwrap_or(0);
+    // SAFETY: the kernel has written so many.
+    unsafe { events.set_len(waited.unwrap_or(0)) };
 }
 
 /// Kernels before 5.11 have no such call, and some sandboxes forbid it.
@@ -169,16 +141,18 @@ pub(crate) fn count_milliseconds() {
 #[cold]
 fn wait_exactly(
     set: &OwnedFd,
-    memory: &mut [epoll::Event],
+    memory: &mut [MaybeUninit<epoll::Event>],
     timeout: Duration,
 ) -> rustix::io::Result<usize> {
     // Longer than a day is not needed: the caller waits again.
     let timeout = timeout.min(Duration::from_secs(24 * 60 * 60));
+    let time = Timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: timeout.subsec_nanos() as _,
+    };
+    // For that call it has 64 bits on every processor.
+    const { assert!(size_of::<Timespec>() == 16) };
     if HAS_PWAIT2.load(Ordering::Relaxed) {
-        let time = KernelTimespec {
-            seconds: timeout.as_secs() as i64,
-            nanoseconds: timeout.subsec_nanos().into(),
-        };
         // SAFETY: there is memory for so many of the kernel's events, and the time is there for the call; it gets no
         // signal mask.
         let count = unsafe {
@@ -202,11 +176,7 @@ fn wait_exactly(
         count_milliseconds();
     }
     // It has them rounded up to milliseconds.
-    let time = Timespec {
-        tv_sec: timeout.as_secs() as i64,
-        tv_nsec: timeout.subsec_nanos() as _,
-    };
-    epoll::wait(set, memory, Some(&time))
+    epoll::wait(set, memory, Some(&time)).map(|(found, _)| found.len())
 }
 
 /// `SO_COOKIE` — What no other socket has.
@@ -300,7 +270,7 @@ mod tests {
     #[test]
     fn e2_no_wait_is_for_more_than_the_kernel_takes() {
         let mut reported = Reported::default();
-        assert_eq!(reported.clear(usize::MAX).len(), MOST);
-        assert_eq!(reported.clear(1).len(), 1);
+        assert_eq!(room_in(&mut reported, usize::MAX).len(), MOST);
+        assert_eq!(room_in(&mut reported, 1).len(), 1);
     }
 }

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use super::sys::{self, Access, Errno, Event, Filter, Queue, flags};
+use super::sys::{self, Errno, Event, Filter, Queue, flags};
 use crate::os::{Fd, Process};
 use crate::support::lock::lock;
 use crate::support::pages::SharedPages;
@@ -129,14 +129,14 @@ pub(super) fn identify(fd: Fd, kind: Option<Kind>) -> Result<u64, Errno> {
 fn kind_of_descriptor(queue: &Queue, fd: Fd) -> Kind {
     let change = |what| queue.change(&[Event::new(fd.0, Filter::Write, what, 0)]);
     let access = sys::access(fd);
-    let has_write = access != Access::Read && change(flags::ADD | flags::DISABLE).is_ok();
+    let has_write = access != libc::O_RDONLY && change(flags::ADD | flags::DISABLE).is_ok();
     if has_write {
         // If it was closed just now, it is gone.
         let _ = change(flags::DELETE);
     }
     match access {
         _ if !has_write => Kind::Reader,
-        Access::Write => Kind::Writer,
+        libc::O_WRONLY => Kind::Writer,
         _ => Kind::Other,
     }
 }

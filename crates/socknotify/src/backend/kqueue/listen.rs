@@ -3,9 +3,12 @@
 //! Sockets that neither listen nor are connected are checked from time to time. When one listens, its filters are
 //! deleted and added again.
 
+use std::time::Duration;
+
 use super::identity::{self, Kind};
 use super::sys::{self, Errno};
-use super::{Kqueue, systems, timer};
+use super::timer::{self, TICK};
+use super::{Kqueue, systems};
 use crate::engine::{ArmError, Outcome, Table};
 use crate::os::Fd;
 use crate::support::lock::lock;
@@ -19,7 +22,7 @@ impl Kqueue {
         }
         let mut unconnected = lock(&self.unconnected);
         if unconnected.is_empty() {
-            timer::tick(&self.queue)?;
+            timer::set(&self.queue, TICK, Some(Duration::from_millis(10)))?;
         }
         if !unconnected.contains(&fd) {
             unconnected.push(fd);
@@ -39,8 +42,7 @@ impl Kqueue {
                 return is_unconnected(fd);
             }
             let armed = table.arm_latest(&mut interest, |interest| {
-                let mut adding = lock(&self.adding);
-                self.replace(&mut adding, interest)
+                self.add(&mut lock(&self.adding), interest, false)
             });
             // If it is closed by now, there is nothing to do.
             matches!(
@@ -49,7 +51,8 @@ impl Kqueue {
             )
         });
         if unconnected.is_empty() {
-            timer::stop_ticking(&self.queue);
+            // It cannot fail to delete what is there, or not.
+            let _ = timer::set(&self.queue, TICK, None);
         }
     }
 }

@@ -60,7 +60,7 @@ use std::time::Duration;
 use self::complete::Found;
 pub(crate) use self::complete::conditions;
 use self::sys::{Errno, Event, Filter, Queue};
-use self::translate::Knotes;
+use self::translate::{Changes, Knotes};
 use self::waker::Waker;
 use crate::engine::{
     Arm, ArmError, Backend, DESCRIPTOR, Interest, Outcome, Report, Reports, Table, ThisThread,
@@ -144,18 +144,6 @@ impl Kqueue {
             && self.has(interest.fd) == Knotes::of(interest)
     }
 
-    /// Add filters that are not there. `adding` is held.
-    fn add(&self, interest: &Interest) -> Result<(), ArmError> {
-        let fd = interest.fd;
-        let added = self.change(&translate::additions(interest));
-        if added.is_err() {
-            self.delete_what_is_there(fd);
-        } else {
-            self.set(fd, Knotes::of(interest));
-        }
-        added
-    }
-
     /// Of a change that failed, one of the two filters may be there.
     fn delete_what_is_there(&self, fd: Fd) {
         for &deletion in translate::deletions(fd).iter() {
@@ -164,58 +152,35 @@ impl Kqueue {
         self.set(fd, Knotes::Absent);
     }
 
-    fn delete(&self, fd: Fd) -> Result<(), ArmError> {
-        self.change(&translate::deletions(fd))?;
-        self.set(fd, Knotes::Absent);
-        Ok(())
-    }
-
-    /// Arm what has lost its filters. `None` if it has not.
-    fn regain(&self, lost: &mut Lost, interest: &Interest) -> Option<Result<(), ArmError>> {
+    /// Add filters that are not there, or delete them, which proves that they are there, and add them in another way. `adding`
+    /// is held.
+    fn add(&self, lost: &mut Lost, interest: &Interest, is_new: bool) -> Result<(), ArmError> {
         let fd = interest.fd;
-        let identity = lost.remove(&fd)?;
-        let mut added = self.add(interest);
-        // The number may have been closed and used again, before or meanwhile.
-        if !identity::is_still(fd, identity) {
-            let _ = self.delete(fd);
+        let lost_identity = lost.remove(&fd);
+        let mut deletions = translate::deletions(fd);
+        if is_new && self.has(fd) != Knotes::Absent {
+            // Those of a file that was closed are gone.
+            let _ = self.change(&deletions);
+        }
+        if is_new || lost_identity.is_some() {
+            deletions = Changes::of([]);
+        }
+        let identity = lost_identity.unwrap_or_else(|| identity::latest(fd));
+        // After a change that fails, none is made.
+        let mut added = self.change(&deletions.and(&translate::additions(interest)));
+        // The number may have been closed and used again, before or in between.
+        if !is_new && added.is_ok() && !identity::is_still(fd, identity) {
             added = Err(ArmError::Stale);
         }
-        if matches!(added, Err(ArmError::Refused(_))) {
-            lost.insert(fd, identity);
-        }
-        Some(added)
-    }
-
-    /// Delete the filters, which proves that they are there, and add them in another way. If they were lost, only add them.
-    fn replace(&self, lost: &mut Lost, interest: &Interest) -> Result<(), ArmError> {
-        if let Some(armed) = self.regain(lost, interest) {
-            return armed;
-        }
-        let fd = interest.fd;
-        let before = identity::latest(fd);
-        let mut changes = [Event::none(); 4];
-        let (deletions, additions) = (translate::deletions(fd), translate::additions(interest));
-        let both = deletions.iter().chain(additions.iter());
-        let count = changes
-            .iter_mut()
-            .zip(both)
-            .map(|(to, change)| *to = *change)
-            .count();
-        // After a change that fails, none is made.
-        let mut replaced = self.change(&changes[..count]);
-        // The number may have been closed and used again in between.
-        if replaced.is_ok() && !identity::is_still(fd, before) {
-            replaced = Err(ArmError::Stale);
-        }
-        if replaced.is_ok() {
+        if added.is_ok() {
             self.set(fd, Knotes::of(interest));
         } else {
-            if matches!(replaced, Err(ArmError::Refused(_))) {
-                lost.insert(fd, before);
+            if !is_new && matches!(added, Err(ArmError::Refused(_))) {
+                lost.insert(fd, identity);
             }
             self.delete_what_is_there(fd);
         }
-        replaced
+        added
     }
 
     /// Collect the changes that arm a batch. What takes more than to enable filters is armed at once. The first result is
@@ -276,33 +241,28 @@ impl Kqueue {
     fn read(&self, table: &Table, memory: &mut Memory, waited: &mut Waited) {
         let found = &mut memory.found;
         found.clear();
-        let mut events = memory.events.iter().peekable();
-        while let Some(event) = events.next() {
+        for event in &memory.events {
             if self.waker.is_woken(&self.queue, event) {
                 waited.woken = true;
             } else if event.filter() == Filter::Timer {
-                match timer::is_alarm(event) {
-                    true => waited.alarmed = true,
-                    false => self.check_unconnected(table),
+                match event.ident() {
+                    timer::ALARM => waited.alarmed = true,
+                    _ => self.check_unconnected(table),
                 }
             } else if event.answer().is_none() {
                 let (fd, generation) = (event.fd(), event.generation());
                 let kind = identity::kind(fd);
-                let mut shown = translate::events(event, kind);
-                // The two events of a socket are next to each other if both conditions held when it was armed.
-                let is_same = |it: &&Event| {
-                    it.is_of_descriptor() && it.fd() == fd && it.generation() == generation
+                let shown = translate::events(event, kind);
+                let is_same = |(it, _): &&mut Found| it.fd == fd && it.generation == generation;
+                let earlier = match self.may_have_two_edges(table, fd) {
+                    true => found.iter_mut().find(is_same),
+                    // The two events of a socket are next to each other if both conditions held when it was armed.
+                    false => found.last_mut().filter(is_same),
                 };
-                if let Some(other) = events.next_if(is_same) {
-                    shown |= translate::events(other, kind);
-                } else if self.may_have_two_edges(table, fd) {
-                    let is_same = |(it, _): &&mut Found| it.fd == fd && it.generation == generation;
-                    if let Some((earlier, _)) = found.iter_mut().find(is_same) {
-                        earlier.events |= shown;
-                        continue;
-                    }
+                match earlier {
+                    Some((earlier, _)) => earlier.events |= shown,
+                    None => found.push((Report::new(fd, generation, shown), kind)),
                 }
-                found.push((Report::new(fd, generation, shown), kind));
             }
         }
         complete::complete(table, &mut memory.polls, found);
@@ -359,13 +319,7 @@ impl Backend for Kqueue {
             // From before its filters are there: it may begin to listen at any time.
             self.note_unconnected(fd)
                 .map_err(|error| ArmError::Refused(refusal(error)))?;
-            let mut adding = lock(&self.adding);
-            adding.remove(&fd);
-            if self.has(fd) != Knotes::Absent {
-                // Those of a file that was closed are gone.
-                let _ = self.change(&translate::deletions(fd));
-            }
-            return self.add(interest);
+            return self.add(&mut lock(&self.adding), interest, true);
         }
         let is_only_changed = || !interest.is_enabled() || self.is_only_enabled(interest);
         if is_only_changed() {
@@ -379,7 +333,7 @@ impl Backend for Kqueue {
         if !adding.contains_key(&fd) && is_only_changed() {
             return self.change(&translate::changes(interest));
         }
-        self.replace(&mut adding, interest)
+        self.add(&mut adding, interest, false)
     }
 
     fn disarm(&self, fd: Fd) -> Result<(), ArmError> {
@@ -387,7 +341,11 @@ impl Backend for Kqueue {
         match adding.remove(&fd) {
             Some(identity) if identity::is_still(fd, identity) => Ok(()),
             Some(_) => Err(ArmError::Stale),
-            None => self.delete(fd),
+            None => {
+                self.change(&translate::deletions(fd))?;
+                self.set(fd, Knotes::Absent);
+                Ok(())
+            }
         }
     }
 
@@ -457,7 +415,7 @@ impl Backend for Kqueue {
     }
 
     fn set_alarm(&self, after: Duration) -> Result<(), Error> {
-        if timer::set_alarm(&self.queue, after).is_err() {
+        if timer::set(&self.queue, timer::ALARM, Some(after)).is_err() {
             self.owes_alarm.store(true, Ordering::SeqCst);
             self.wake();
         }

@@ -1,5 +1,6 @@
 //! `kqueue` and its relatives: the system calls.
 
+use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -112,10 +113,6 @@ impl Event {
             kernel::EVFILT_TIMER => Filter::Timer,
             _ => Filter::User,
         }
-    }
-
-    pub(super) fn is_of_descriptor(&self) -> bool {
-        matches!(self.filter(), Filter::Read | Filter::Write)
     }
 
     pub(super) fn generation(&self) -> u32 {
@@ -305,33 +302,17 @@ pub(super) fn kind_of_socket(fd: Fd) -> Result<Kind, Errno> {
     })
 }
 
-/// What a descriptor was opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    Read,
-    Write,
-    Both,
-}
-
-/// `fcntl` — `F_GETFL`.
-pub(super) fn access(fd: Fd) -> Access {
+/// `fcntl` — Whether a descriptor was opened for `O_RDONLY`, `O_WRONLY` or both.
+pub(super) fn access(fd: Fd) -> i32 {
     // SAFETY: the call takes no memory.
-    match unsafe { libc::fcntl(fd.0 as i32, libc::F_GETFL) } & libc::O_ACCMODE {
-        libc::O_RDONLY => Access::Read,
-        libc::O_WRONLY => Access::Write,
-        _ => Access::Both,
-    }
+    unsafe { libc::fcntl(fd.0 as i32, libc::F_GETFL) & libc::O_ACCMODE }
 }
 
 /// `fstat` — Whether this is a regular file or a directory.
 pub(super) fn is_file(fd: Fd) -> bool {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the memory is there for the call, and any bits are a value of the structure.
-    let mode = unsafe {
-        libc::fstat(fd.0 as i32, stat.as_mut_ptr());
-        stat.assume_init().st_mode
-    };
-    matches!(mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR)
+    // SAFETY: as above. It is not closed.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.0 as i32) });
+    file.metadata().is_ok_and(|it| it.is_file() || it.is_dir())
 }
 
 /// `SO_ACCEPTCONN` — Whether a socket listens.

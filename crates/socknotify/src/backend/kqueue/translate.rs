@@ -13,7 +13,7 @@
 use std::ops::Deref;
 
 use super::identity::{self, Kind};
-use super::sys::{self, Access, Event, Filter, flags};
+use super::sys::{self, Event, Filter, flags};
 use crate::engine::{Interest, Mode};
 use crate::os::Fd;
 use crate::{EventFilter, Events};
@@ -151,32 +151,38 @@ pub(super) fn only_adds(interest: &Interest) -> bool {
         && is_complete(Filter::Write)
 }
 
-/// At most one for each filter.
+/// At most one for each filter, or of another size.
 #[derive(Clone, Copy)]
-pub(super) struct Changes {
-    events: [Event; 2],
+pub(super) struct Changes<const MOST: usize = 2> {
+    events: [Event; MOST],
     count: usize,
 }
 
 impl Changes {
     #[inline]
     fn new(kind: Kind, change: impl Fn(Filter) -> Option<Event>) -> Self {
-        let mut changes = Changes {
-            events: [Event::none(); 2],
-            count: 0,
-        };
-        let filters = [Filter::Read, Filter::Write]
-            .into_iter()
-            .filter(|&it| kind.has(it));
-        for event in filters.filter_map(change) {
-            changes.events[changes.count] = event;
-            changes.count += 1;
-        }
-        changes
+        let filters = [Filter::Read, Filter::Write].into_iter();
+        let filters = filters.filter(|&it| kind.has(it));
+        Self::of(filters.filter_map(change))
+    }
+
+    /// These, and then those.
+    pub(super) fn and(&self, further: &Self) -> Changes<4> {
+        Changes::of(self.iter().chain(further.iter()).copied())
     }
 }
 
-impl Deref for Changes {
+impl<const MOST: usize> Changes<MOST> {
+    #[inline]
+    pub(super) fn of(changes: impl IntoIterator<Item = Event>) -> Self {
+        let mut events = [Event::none(); MOST];
+        let places = events.iter_mut().zip(changes);
+        let count = places.map(|(place, change)| *place = change).count();
+        Changes { events, count }
+    }
+}
+
+impl<const MOST: usize> Deref for Changes<MOST> {
     type Target = [Event];
 
     fn deref(&self) -> &[Event] {
@@ -218,7 +224,7 @@ pub(super) fn events(event: &Event, kind: Kind) -> Events {
 
 /// Whether an end is one of writing. If a kernel has refused `EVFILT_WRITE`, it shows in `EVFILT_READ`.
 fn is_of_writing(event: &Event) -> bool {
-    event.filter() == Filter::Write || sys::access(event.fd()) == Access::Write
+    event.filter() == Filter::Write || sys::access(event.fd()) == libc::O_WRONLY
 }
 
 /// The events of an end: a datagram socket of the Internet has no connection that could be hung up.

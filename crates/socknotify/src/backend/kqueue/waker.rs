@@ -37,11 +37,12 @@ impl Waker {
     }
 
     pub(super) fn pair(queue: &Queue) -> Result<Self, Errno> {
-        let (ours, theirs) = UnixStream::pair().map_err(|error| errno_of(&error))?;
-        for end in [&ours, &theirs] {
-            end.set_nonblocking(true)
-                .map_err(|error| errno_of(&error))?;
-        }
+        let pair = UnixStream::pair().and_then(|(ours, theirs)| {
+            ours.set_nonblocking(true)?;
+            theirs.set_nonblocking(true)?;
+            Ok((ours, theirs))
+        });
+        let (ours, theirs) = pair.map_err(|error| errno_of(&error))?;
         let number = ours.as_raw_fd() as u32;
         queue.change(&[Event::new(number, Filter::Read, flags::ADD, 0)])?;
         Ok(Self::by(Means::Pair { ours, theirs }))

@@ -18,8 +18,9 @@ mod leaving;
 
 use std::cell::Cell;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::slice::from_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{
@@ -31,9 +32,8 @@ use windows_sys::Win32::System::IO::OVERLAPPED_ENTRY;
 use self::function::Function;
 use self::leaving::Leaving;
 use crate::os::RawSocket;
-use crate::os::windows::alarm::Alarm;
 use crate::os::windows::codes;
-use crate::os::windows::port::{KernelPort, milliseconds};
+use crate::os::windows::port::{KernelPort, entry, milliseconds};
 use crate::support::deadline::Deadline;
 use crate::{
     Entry, Error, EventFilter, Operation, Registration, RegistrationError, Snapshot, Trigger,
@@ -45,31 +45,19 @@ pub(crate) struct Native {
     concurrency: usize,
     /// A thread that uses the port holds this for reading, also while it waits. So no thread can use a handle that
     /// was closed and whose value is another's.
-    open: RwLock<Option<Open>>,
+    open: RwLock<Option<KernelPort>>,
     closed: AtomicBool,
     waiting: AtomicUsize,
     leaving: Leaving,
 }
 
-struct Open {
-    // They are dropped in this order: the timer posts to the port.
-    alarm: OnceLock<Alarm>,
-    port: KernelPort,
-}
-
-impl Open {
-    fn alarm(&self, key: usize) -> Result<&Alarm, Error> {
-        Alarm::of(&self.alarm, &self.port, key)
-    }
-}
-
 /// The port in use.
-struct InUse<'a>(RwLockReadGuard<'a, Option<Open>>);
+struct InUse<'a>(RwLockReadGuard<'a, Option<KernelPort>>);
 
 impl std::ops::Deref for InUse<'_> {
-    type Target = Open;
+    type Target = KernelPort;
 
-    fn deref(&self) -> &Open {
+    fn deref(&self) -> &KernelPort {
         self.0.as_ref().expect("it is closed by nobody who uses it")
     }
 }
@@ -86,10 +74,7 @@ impl Native {
         Ok(Native {
             function,
             concurrency,
-            open: RwLock::new(Some(Open {
-                alarm: OnceLock::new(),
-                port,
-            })),
+            open: RwLock::new(Some(port)),
             closed: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             leaving: Leaving::default(),
@@ -101,14 +86,9 @@ impl Native {
             return Err(Error::Closed);
         }
         // Only closing takes it otherwise. A thread that looks at others is in the port already, and must not wait for that.
-        let open = match self.open.try_read() {
-            Ok(open) => open,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(Error::Closed),
-        };
-        match &*open {
-            Some(_) => Ok(InUse(open)),
-            None => Err(Error::Closed),
+        match self.open.try_read() {
+            Ok(open) if open.is_some() => Ok(InUse(open)),
+            _ => Err(Error::Closed),
         }
     }
 
@@ -122,28 +102,28 @@ impl Native {
         entries: &mut [Entry],
         deadline: Deadline,
     ) -> Result<usize, Error> {
-        let open = self.enter()?;
+        let port = self.enter()?;
         Memory::lend(|memory| {
             self.check(registrations, memory);
             match entries.is_empty() {
-                true => self.register(&open, registrations, memory).map(|()| 0),
-                false => self.register_and_wait(&open, registrations, entries, deadline, memory),
+                true => self.register(&port, registrations, memory).map(|()| 0),
+                false => self.register_and_wait(&port, registrations, entries, deadline, memory),
             }
         })
     }
 
     /// Refuse entries that are invalid in themselves, and list the others for the kernel.
     fn check(&self, registrations: &mut [Registration<'_>], memory: &mut Memory) {
-        for (index, registration) in registrations.iter_mut().enumerate() {
-            registration.result = match registration.extra.is_extension() {
-                true => Err(RegistrationError::InvalidOperation),
-                false => registration.check(EventFilter::ALL),
-            };
+        for registration in registrations {
             let is_enable = registration.operation == Operation::ENABLE;
-            if is_enable && registration.trigger.contains(Trigger::INITIAL) {
-                registration.result = Err(RegistrationError::InvalidTrigger);
-            }
-            if registration.result.is_err() || registration.operation == Operation::NONE {
+            registration.result = if registration.extra.is_extension() {
+                Err(RegistrationError::InvalidOperation)
+            } else if is_enable && registration.trigger.contains(Trigger::INITIAL) {
+                Err(RegistrationError::InvalidTrigger)
+            } else {
+                registration.check(EventFilter::ALL)
+            };
+            if !is_for_kernel(registration) {
                 continue;
             }
             let key = registration.completion_key;
@@ -155,29 +135,31 @@ impl Native {
                 triggerFlags: registration.trigger.bits(),
                 registrationResult: 0,
             });
-            memory.places.push(index);
         }
     }
 
     /// Apply the batch, if there is one, and take nothing.
     fn register(
         &self,
-        open: &Open,
+        port: &KernelPort,
         registrations: &mut [Registration<'_>],
         memory: &mut Memory,
     ) -> Result<(), Error> {
         if memory.batch.is_empty() {
             return Ok(());
         }
-        let status = self.call(open, memory, 0, Some(Duration::ZERO));
+        let status = self.call(port, memory, 0, Some(Duration::ZERO));
         self.apply_outcomes(registrations, memory, status);
-        done(status)
+        match status {
+            ERROR_SUCCESS => Ok(()),
+            other => Err(codes::call_error(other)),
+        }
     }
 
     /// Apply the batch, and take packets, at least one.
     fn register_and_wait(
         &self,
-        open: &Open,
+        port: &KernelPort,
         registrations: &mut [Registration<'_>],
         entries: &mut [Entry],
         mut deadline: Deadline,
@@ -187,7 +169,7 @@ impl Native {
         let waits = left != Some(Duration::ZERO);
         loop {
             self.waiting.fetch_add(usize::from(waits), Ordering::SeqCst);
-            let status = self.call(open, memory, entries.len(), left);
+            let status = self.call(port, memory, entries.len(), left);
             self.waiting.fetch_sub(usize::from(waits), Ordering::SeqCst);
             self.apply_outcomes(registrations, memory, status);
             let mut may_be_more = false;
@@ -195,7 +177,7 @@ impl Native {
                 ERROR_SUCCESS => {
                     let count = self.deliver(entries, memory);
                     if self.is_closed() {
-                        Self::release_waiter(open);
+                        Self::release_waiter(port);
                     }
                     if count > 0 {
                         return Ok(count);
@@ -220,7 +202,7 @@ impl Native {
     /// One call of the function, with the batch, and memory for so many packets.
     fn call(
         &self,
-        open: &Open,
+        port: &KernelPort,
         memory: &mut Memory,
         room: usize,
         timeout: Option<Duration>,
@@ -241,7 +223,7 @@ impl Native {
         // says.
         unsafe {
             let status = (self.function)(
-                open.port.handle(),
+                port.handle(),
                 batch.len() as u32,
                 registrations,
                 milliseconds(timeout),
@@ -268,13 +250,15 @@ impl Native {
         status: u32,
     ) {
         let applied = [ERROR_SUCCESS, WAIT_TIMEOUT, ERROR_ABANDONED_WAIT_0].contains(&status);
-        for (&index, entry) in memory.places.iter().zip(&memory.batch) {
-            let registration = &mut registrations[index];
+        let listed = registrations.iter_mut().filter(|it| is_for_kernel(it));
+        for (registration, entry) in listed.zip(&memory.batch) {
             if applied {
-                registration.result = result(entry.registrationResult);
+                registration.result = match entry.registrationResult {
+                    ERROR_SUCCESS => Ok(()),
+                    code => Err(codes::refusal(code)),
+                };
             }
         }
-        memory.places.clear();
         memory.batch.clear();
     }
 
@@ -283,12 +267,8 @@ impl Native {
         let packets = memory.packets.iter().filter(|packet| !is_own(packet));
         let packets = packets.map(|packet| entry(packet).with_origin(None));
         let packets = packets.filter(|packet| !self.leaving.on_packet(packet));
-        let mut count = 0;
-        for (place, packet) in entries.iter_mut().zip(packets) {
-            *place = packet;
-            count += 1;
-        }
-        count
+        let places = entries.iter_mut().zip(packets);
+        places.map(|(place, packet)| *place = packet).count()
     }
 
     pub(crate) fn post(
@@ -296,10 +276,9 @@ impl Native {
         entries: &[Entry],
         before_waking: impl FnOnce(),
     ) -> Result<(), Error> {
-        let open = self.enter()?;
+        let port = self.enter()?;
         for entry in entries {
-            open.port
-                .post(entry.transferred, entry.completion_key, entry.overlapped)
+            port.post(entry.transferred, entry.completion_key, entry.overlapped)
                 .map_err(|error| codes::error(&error))?;
         }
         before_waking();
@@ -315,14 +294,13 @@ impl Native {
     /// Queue an empty packet with this entry's key, the same every time, after this time. The latest call replaces
     /// earlier ones.
     pub(crate) fn post_after(&self, delay: Duration, entry: Entry) -> Result<(), Error> {
-        let open = self.enter()?;
-        open.alarm(entry.completion_key)?.set(delay);
+        let port = self.enter()?;
+        port.alarm(entry.completion_key)?.set(delay);
         Ok(())
     }
 
     pub(crate) fn associate(&self, handle: HANDLE, key: usize) -> Result<(), Error> {
         self.enter()?
-            .port
             .associate(handle, key)
             .map_err(|error| codes::error(&error))
     }
@@ -334,22 +312,9 @@ impl Native {
         key: usize,
         _is_descriptor: bool,
     ) -> Result<Result<(), RegistrationError>, Error> {
-        let open = self.enter()?;
-        Memory::lend(|memory| self.apply_one(&open, memory, arming(socket, key)))
-    }
-
-    /// Apply one entry, and take nothing.
-    fn apply_one(
-        &self,
-        open: &Open,
-        memory: &mut Memory,
-        entry: SOCK_NOTIFY_REGISTRATION,
-    ) -> Result<Result<(), RegistrationError>, Error> {
-        memory.batch.push(entry);
-        let status = self.call(open, memory, 0, Some(Duration::ZERO));
-        let outcome = result(memory.batch[0].registrationResult);
-        memory.batch.clear();
-        done(status).map(|()| outcome)
+        let mut entry = Registration::arm(socket, key, EventFilter::NONE);
+        self.process(from_mut(&mut entry), &mut [], Deadline::from(None))?;
+        Ok(entry.result)
     }
 
     /// End the registration of a connection that is not armed, without a notification. If it is closed next, no call is
@@ -358,26 +323,25 @@ impl Native {
         if !stays_open {
             return;
         }
-        let Ok(open) = self.enter() else { return };
+        let Ok(port) = self.enter() else { return };
         self.leaving.begin(key);
-        let remove = SOCK_NOTIFY_REGISTRATION {
-            operation: Operation::REMOVE.bits(),
-            ..arming(socket, key)
-        };
-        Memory::lend(|memory| match self.apply_one(&open, memory, remove) {
-            Ok(Ok(())) => self.await_removal(&open, key, memory),
-            _ => self.leaving.end(key),
-        });
+        let mut remove = Registration::arm(socket, key, EventFilter::NONE);
+        remove.operation = Operation::REMOVE;
+        let removed = self.process(from_mut(&mut remove), &mut [], Deadline::from(None));
+        match removed.is_ok() && remove.result.is_ok() {
+            true => Memory::lend(|memory| self.await_removal(&port, key, memory)),
+            false => self.leaving.end(key),
+        }
     }
 
     /// Wait until this thread or another has dequeued REMOVE. Only then can the socket be registered
     /// again.
-    fn await_removal(&self, open: &Open, key: usize, memory: &mut Memory) {
+    fn await_removal(&self, port: &KernelPort, key: usize, memory: &mut Memory) {
         const ROOM: usize = 64;
         let mut others = Vec::new();
         let mut pause = Duration::ZERO;
         while !self.is_closed() && self.leaving.has(key) {
-            self.call(open, memory, ROOM, Some(pause));
+            self.call(port, memory, ROOM, Some(pause));
             pause = match memory.packets.is_empty() {
                 true => Duration::from_millis(1),
                 false => Duration::ZERO,
@@ -387,7 +351,7 @@ impl Native {
         }
         for packet in others {
             let (bytes, key) = (packet.transferred, packet.completion_key);
-            let _ = open.port.post(bytes, key, packet.overlapped);
+            let _ = port.post(bytes, key, packet.overlapped);
         }
     }
 
@@ -396,15 +360,15 @@ impl Native {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Some(open) = &*self.open.read().unwrap_or_else(PoisonError::into_inner) {
-            Self::release_waiter(open);
+        if let Some(port) = &*self.open.read().unwrap_or_else(PoisonError::into_inner) {
+            Self::release_waiter(port);
         }
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Release a thread that waits in the port, which is closed.
-    fn release_waiter(open: &Open) {
-        open.port.insist(0, own());
+    fn release_waiter(port: &KernelPort) {
+        port.insist(0, own());
     }
 
     pub(crate) fn concurrency(&self) -> usize {
@@ -413,7 +377,7 @@ impl Native {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot {
-            queued: self.enter().map_or(0, |open| open.port.depth()),
+            queued: self.enter().map_or(0, |port| port.depth()),
             waiting: self.waiting.load(Ordering::SeqCst),
             ..Snapshot::NOTHING
         }
@@ -427,10 +391,9 @@ fn own() -> usize {
     (&raw const RELEASE).addr()
 }
 
-fn entry(packet: &OVERLAPPED_ENTRY) -> Entry {
-    let overlapped = packet.lpOverlapped.expose_provenance();
-    let bytes = packet.dwNumberOfBytesTransferred;
-    Entry::new(packet.lpCompletionKey, bytes, overlapped)
+/// Whether an entry that was [checked](Native::check) is one of the batch.
+fn is_for_kernel(registration: &Registration<'_>) -> bool {
+    registration.result.is_ok() && registration.operation != Operation::NONE
 }
 
 fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {
@@ -441,8 +404,6 @@ fn is_own(packet: &OVERLAPPED_ENTRY) -> bool {
 #[derive(Default)]
 struct Memory {
     batch: Vec<SOCK_NOTIFY_REGISTRATION>,
-    /// Which entries those are.
-    places: Vec<usize>,
     packets: Vec<OVERLAPPED_ENTRY>,
 }
 
@@ -457,32 +418,5 @@ impl Memory {
         let done = work(&mut memory);
         let _ = MEMORY.try_with(|place| place.set(memory));
         done
-    }
-}
-
-/// ENABLE for a connection, for errors only.
-fn arming(socket: RawSocket, key: usize) -> SOCK_NOTIFY_REGISTRATION {
-    SOCK_NOTIFY_REGISTRATION {
-        socket: socket as SOCKET,
-        completionKey: with_exposed_provenance_mut(key),
-        eventFilter: EventFilter::NONE.bits(),
-        operation: Operation::ENABLE.bits(),
-        triggerFlags: Trigger::ONESHOT.union(Trigger::LEVEL).bits(),
-        registrationResult: 0,
-    }
-}
-
-/// What a call that takes nothing comes to.
-fn done(status: u32) -> Result<(), Error> {
-    match status {
-        ERROR_SUCCESS => Ok(()),
-        other => Err(codes::call_error(other)),
-    }
-}
-
-fn result(code: u32) -> Result<(), RegistrationError> {
-    match code {
-        ERROR_SUCCESS => Ok(()),
-        code => Err(codes::refusal(code)),
     }
 }

@@ -1,11 +1,11 @@
 //! Apply registrations: the caller's entries change the table, and are armed in batches.
 
 use super::Caller;
-use crate::engine::backend::{Arm, Backend, DESCRIPTOR, Wait};
+use crate::engine::backend::{Arm, Backend, Wait};
 use crate::engine::table::interest::{ArmError, Flag, Interest, State, Word, mode_of};
 use crate::engine::table::{Outcome, Slot};
 use crate::engine::threads::{self, Flag as GateFlag, Levels};
-use crate::engine::{Core, Engine, Scratch};
+use crate::engine::{Core, DESCRIPTOR, Engine, Scratch};
 use crate::os::{self, Fd};
 use crate::support::sync::lock;
 use crate::values::registration::Extra;

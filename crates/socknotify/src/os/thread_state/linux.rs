@@ -2,12 +2,13 @@
 
 #![allow(unsafe_code, reason = "thread ids are bare numbers")]
 
-use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
+
+use rustix::thread::gettid;
 
 use crate::os::Process;
 use crate::os::thread_state::{Activity, Description, Look};
@@ -21,26 +22,10 @@ pub(crate) struct Thread {
     stat: OnceLock<File>,
 }
 
-/// `gettid` — The calling thread's id, asked for once in each thread and in each forked child.
-fn this_id(process: Process) -> libc::pid_t {
-    thread_local! {
-        static ID: Cell<Option<(Process, libc::pid_t)>> = const { Cell::new(None) };
-    }
-    match ID.get() {
-        Some((of, id)) if of == process => id,
-        _ => {
-            // SAFETY: it only returns a number. The C library has had a function for it only since 2019.
-            let id = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
-            ID.set(Some((process, id)));
-            id
-        }
-    }
-}
-
 impl Thread {
-    pub(crate) fn this(process: Process) -> Self {
+    pub(crate) fn this(_: Process) -> Self {
         Thread {
-            id: this_id(process),
+            id: gettid().as_raw_pid(),
             stat: OnceLock::new(),
         }
     }
@@ -143,9 +128,8 @@ fn name_of(call: libc::c_long) -> Option<&'static str> {
 
 /// Whether `/proc` is there, and of the same PID namespace, so that its thread ids are those that the process knows.
 fn shows_this_process() -> bool {
-    let process = Process::this();
     fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&std::process::id().to_string()))
-        && fs::exists(format!("/proc/self/task/{}", this_id(process))).unwrap_or(false)
+        && fs::exists(format!("/proc/self/task/{}", gettid().as_raw_pid())).unwrap_or(false)
 }
 
 fn read(stat: &File) -> Activity {

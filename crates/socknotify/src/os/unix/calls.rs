@@ -9,12 +9,9 @@ use libc::__errno_location as address_of_errno;
 #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
 use libc::__error as address_of_errno;
 
-use std::io;
-use std::time::Duration;
-
 use super::RawSocket;
 use crate::os::Fd;
-use crate::{Error, EventFilter, RegistrationError};
+use crate::{Error, RegistrationError};
 
 /// An error number of the system.
 pub(crate) type Errno = i32;
@@ -102,28 +99,6 @@ pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     let count = sockets.len() as libc::nfds_t;
     // SAFETY: so many are there for the call.
     outcome(unsafe { libc::poll(sockets.as_mut_ptr(), count, 0) }).map(drop)
-}
-
-/// `poll` — Waits until OUT holds, or IN if that is not asked for, or an error: true. False after this time, which is rounded up to
-/// milliseconds, and after a signal.
-pub(crate) fn wait_for(socket: RawSocket, filter: EventFilter, most: Duration) -> io::Result<bool> {
-    let mut poll = libc::pollfd {
-        fd: socket,
-        events: match filter.contains(EventFilter::OUT) {
-            true => libc::POLLOUT,
-            false => libc::POLLIN,
-        },
-        revents: 0,
-    };
-    let most = most.as_micros().div_ceil(1000);
-    let most = i32::try_from(most).unwrap_or(i32::MAX);
-    // SAFETY: it is there for the call.
-    match outcome(unsafe { libc::poll(&raw mut poll, 1, most) }) {
-        Err(libc::EINTR) => Ok(false),
-        found => found
-            .map(|count| count > 0)
-            .map_err(io::Error::from_raw_os_error),
-    }
 }
 
 /// `shutdown` — Ends both directions of an open socket, and what threads wait for in it.

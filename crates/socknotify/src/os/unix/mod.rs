@@ -3,7 +3,7 @@
 pub(crate) mod calls;
 mod process;
 
-pub(crate) use self::calls::{shut_down, unacknowledged, wait_for};
+pub(crate) use self::calls::{shut_down, unacknowledged};
 pub use self::process::Process;
 use super::{Fd, RawSocket};
 use crate::RegistrationError;

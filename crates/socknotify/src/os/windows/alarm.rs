@@ -4,7 +4,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::windows::io::{FromRawHandle, OwnedHandle};
 use std::ptr::null;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::FILETIME;
@@ -15,9 +15,7 @@ use windows_sys::Win32::System::Threading::{
     TP_CALLBACK_PRIORITY_NORMAL, WaitForThreadpoolTimerCallbacks,
 };
 
-use super::codes;
 use super::port::{KernelPort, ticks};
-use crate::Error;
 use crate::support::lock::lock;
 
 struct Destination {
@@ -39,7 +37,7 @@ unsafe impl Sync for Alarm {}
 
 impl Alarm {
     /// It must be dropped before the port.
-    fn new(port: &KernelPort, key: usize) -> io::Result<Self> {
+    pub(super) fn new(port: &KernelPort, key: usize) -> io::Result<Self> {
         let environment = TP_CALLBACK_ENVIRON_V3 {
             Version: 3,
             Pool: pool()?,
@@ -58,20 +56,6 @@ impl Alarm {
             return Err(io::Error::last_os_error());
         }
         Ok(alarm)
-    }
-
-    /// The alarm of this place, which is made when it is first needed: it takes a thread of the system's pool.
-    pub(crate) fn of<'a>(
-        place: &'a OnceLock<Self>,
-        port: &KernelPort,
-        key: usize,
-    ) -> Result<&'a Self, Error> {
-        if let Some(alarm) = place.get() {
-            return Ok(alarm);
-        }
-        let alarm = Self::new(port, key).map_err(|error| codes::error(&error))?;
-        // Another thread may be first.
-        Ok(place.get_or_init(|| alarm))
     }
 
     /// Post after this time, in place of the time that was set before.

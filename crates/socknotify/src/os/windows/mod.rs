@@ -11,12 +11,12 @@ pub(crate) mod codes;
 pub(crate) mod port;
 
 use std::io;
-use std::time::Duration;
+use std::os::windows::io::BorrowedSocket;
 
+use socket2::SockRef;
 use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::Networking::WinSock::{
-    POLLERR, POLLHUP, POLLRDNORM, POLLWRNORM, SD_BOTH, SOCKADDR_STORAGE, SOCKET, WSAPOLLFD,
-    WSAPoll, getpeername, shutdown,
+    POLLERR, POLLHUP, POLLRDNORM, POLLWRNORM, SD_BOTH, SOCKET, WSAPOLLFD, WSAPoll, shutdown,
 };
 use windows_sys::Win32::System::IO::CancelIoEx;
 
@@ -50,62 +50,28 @@ pub(crate) fn unacknowledged(_fd: Fd) -> Option<u64> {
 pub(crate) fn conditions(socket: RawSocket, filter: EventFilter) -> Events {
     let mut poll = WSAPOLLFD {
         fd: socket as _,
-        events: 0,
+        events: POLLRDNORM | POLLWRNORM,
         revents: 0,
     };
-    let conditions = [
-        (EventFilter::IN, POLLRDNORM, Events::IN),
-        (EventFilter::OUT, POLLWRNORM, Events::OUT),
-    ];
-    for (wanted, flag, _) in conditions {
-        if filter.contains(wanted) {
-            poll.events |= flag;
-        }
+    // SAFETY: it is there for the call.
+    if unsafe { WSAPoll(&raw mut poll, 1, 0) } <= 0 {
+        return Events::empty();
     }
+    let is = |flag| poll.revents & flag != 0;
     let mut found = Events::empty();
-    // SAFETY: it is there for the call.
-    if unsafe { WSAPoll(&raw mut poll, 1, 0) } > 0 {
-        for (_, flag, event) in conditions {
-            let is_out = event == Events::OUT;
-            if poll.revents & flag != 0 && !(is_out && poll.revents & POLLHUP != 0) {
-                found |= event;
-            }
-        }
-        found.set(Events::ERR, poll.revents & POLLERR != 0);
-        // A socket that was never connected is hung up, too.
-        let is_hung_up = poll.revents & POLLHUP != 0 && is_connected(socket);
-        found.set(Events::HANGUP, is_hung_up);
-    }
+    found.set(Events::IN, is(POLLRDNORM));
+    found.set(Events::OUT, is(POLLWRNORM) && !is(POLLHUP));
+    found.set(Events::ERR, is(POLLERR));
+    // A socket that was never connected is hung up, too.
+    found.set(Events::HANGUP, is(POLLHUP) && is_connected(socket));
     found & filter.wanted()
-}
-
-/// `WSAPoll` — Waits until OUT holds, or IN if that is not asked for, or an error: true. False after this time, which is rounded up to
-/// milliseconds.
-pub(crate) fn wait_for(socket: RawSocket, filter: EventFilter, most: Duration) -> io::Result<bool> {
-    let mut poll = WSAPOLLFD {
-        fd: socket as _,
-        events: match filter.contains(EventFilter::OUT) {
-            true => POLLWRNORM,
-            false => POLLRDNORM,
-        },
-        revents: 0,
-    };
-    let most = most.as_micros().div_ceil(1000);
-    let most = i32::try_from(most).unwrap_or(i32::MAX);
-    // SAFETY: it is there for the call.
-    match unsafe { WSAPoll(&raw mut poll, 1, most) } {
-        ..0 => Err(io::Error::last_os_error()),
-        count => Ok(count > 0),
-    }
 }
 
 /// `getpeername` — Whether a socket is connected.
 fn is_connected(socket: RawSocket) -> bool {
-    let mut address = SOCKADDR_STORAGE::default();
-    let mut length = size_of_val(&address) as i32;
-    // SAFETY: there is so much room for the call.
-    let done = unsafe { getpeername(socket as SOCKET, (&raw mut address).cast(), &mut length) };
-    done == 0
+    // SAFETY: whoever asks for its conditions has it open.
+    let socket = unsafe { BorrowedSocket::borrow_raw(socket) };
+    SockRef::from(&socket).peer_addr().is_ok()
 }
 
 /// `shutdown` — Ends both directions of an open socket, and what threads wait for in it.

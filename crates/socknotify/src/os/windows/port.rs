@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
+use super::alarm::Alarm;
 use super::{calls, codes};
-use crate::Error;
+use crate::{Entry, Error};
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE, NTSTATUS, STATUS_SUCCESS};
 use windows_sys::Win32::System::IO::{
     CreateIoCompletionPort, OVERLAPPED, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
@@ -36,8 +37,11 @@ unsafe extern "system" {
 }
 
 /// A completion port of the kernel.
-#[derive(Debug)]
-pub(crate) struct KernelPort(OwnedHandle);
+pub(crate) struct KernelPort {
+    // They are dropped in this order: the timer posts to the port.
+    alarm: OnceLock<Alarm>,
+    handle: OwnedHandle,
+}
 
 impl KernelPort {
     /// A port that lets any number of threads run.
@@ -54,17 +58,31 @@ impl KernelPort {
             if port.is_null() {
                 return Err(io::Error::last_os_error());
             }
-            Ok(KernelPort(OwnedHandle::from_raw_handle(port)))
+            Ok(Self::from_handle(OwnedHandle::from_raw_handle(port)))
         }
     }
 
     /// A port that the caller has made.
-    pub(crate) fn from_handle(port: OwnedHandle) -> Self {
-        KernelPort(port)
+    pub(crate) fn from_handle(handle: OwnedHandle) -> Self {
+        KernelPort {
+            alarm: OnceLock::new(),
+            handle,
+        }
+    }
+
+    /// Its alarm, which posts an empty packet with this key, the same every time. It is made when it is first needed: it takes
+    /// a thread of the system's pool.
+    pub(crate) fn alarm(&self, key: usize) -> Result<&Alarm, Error> {
+        if let Some(alarm) = self.alarm.get() {
+            return Ok(alarm);
+        }
+        let alarm = Alarm::new(self, key).map_err(|error| codes::error(&error))?;
+        // Another thread may be first.
+        Ok(self.alarm.get_or_init(|| alarm))
     }
 
     pub(crate) fn handle(&self) -> HANDLE {
-        self.0.as_raw_handle()
+        self.handle.as_raw_handle()
     }
 
     /// Have operations on this handle complete on the port, under this key.
@@ -105,12 +123,8 @@ impl KernelPort {
         let mut depth = 0;
         let length = size_of_val(&depth) as u32;
         // SAFETY: the value is there for the call, and as long as it says.
-        let status =
-            unsafe { NtQueryIoCompletion(self.handle(), 0, &mut depth, length, null_mut()) };
-        match status {
-            STATUS_SUCCESS => usize::try_from(depth).unwrap_or(0),
-            _ => 0,
-        }
+        unsafe { NtQueryIoCompletion(self.handle(), 0, &mut depth, length, null_mut()) };
+        usize::try_from(depth).unwrap_or(0)
     }
 
     /// Wait for at least one packet, and take at most `room`. None on a timeout.
@@ -165,6 +179,13 @@ impl KernelPort {
             }
         }
     }
+}
+
+/// A packet of others.
+pub(crate) fn entry(packet: &OVERLAPPED_ENTRY) -> Entry {
+    let overlapped = packet.lpOverlapped.expose_provenance();
+    let bytes = packet.dwNumberOfBytesTransferred;
+    Entry::new(packet.lpCompletionKey, bytes, overlapped)
 }
 
 /// Whether this is Wine. There a port wakes the thread that has waited longest; Windows wakes the one that began to
