@@ -195,7 +195,7 @@ impl Helpers {
         }
         let waits = device.is_some_and(|device| state.is_full(device));
         if !waits {
-            match self.start_threads(&mut state, 1) {
+            match shared.start_thread(&mut state, 1) {
                 // The existing threads will do it.
                 Err(_) if state.threads > 0 => {}
                 started => started?,
@@ -210,30 +210,12 @@ impl Helpers {
         Ok(())
     }
 
-    /// Start a thread if there is need, and may be one, with this much more work.
-    fn start_threads(&self, state: &mut State, more: usize) -> Result<(), Error> {
-        let needs = state.queue.len() + more > state.idle;
-        if !needs || state.threads >= state.most || state.threads - state.waiting >= self.0.at_once
-        {
-            return Ok(());
-        }
-        let this = Arc::clone(&self.0);
-        let builder = thread::Builder::new().name("socknotify-helper".to_owned());
-        match builder.spawn(move || this.serve()) {
-            Ok(_) => {
-                state.threads += 1;
-                Ok(())
-            }
-            Err(error) => Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os)),
-        }
-    }
-
     /// This thread, one of these, is about to wait for a device: until it does no longer, another one may work.
     pub(super) fn waits(&self) -> ThreadThatWaits<'_> {
         let mut state = lock(&self.0.state);
         state.waiting += 1;
-        // If there is no thread to be had, the next operation tries again.
-        let _ = self.start_threads(&mut state, 0);
+        // If there is no thread to be had, who takes the next work tries again.
+        let _ = self.0.start_thread(&mut state, 0);
         let has_work = !state.queue.is_empty();
         drop(state);
         if has_work {
@@ -295,13 +277,32 @@ impl Drop for ThreadThatWaits<'_> {
 }
 
 impl Shared {
+    /// Start a thread if there is need, and may be one, with this much more work.
+    fn start_thread(self: &Arc<Self>, state: &mut State, more: usize) -> Result<(), Error> {
+        let needs = state.queue.len() + more > state.idle;
+        if !needs || state.threads >= state.most || state.threads - state.waiting >= self.at_once {
+            return Ok(());
+        }
+        let this = Arc::clone(self);
+        let builder = thread::Builder::new().name("socknotify-helper".to_owned());
+        match builder.spawn(move || this.serve()) {
+            Ok(_) => {
+                state.threads += 1;
+                Ok(())
+            }
+            Err(error) => Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os)),
+        }
+    }
+
     /// The loop of a helper thread.
-    fn serve(&self) {
+    fn serve(self: &Arc<Self>) {
         (self.prepare)();
         let mut state = lock(&self.state);
         loop {
             let may_work = state.working() <= self.at_once || state.closed;
             if let Some(job) = may_work.then(|| burst::pop(&mut state.queue)).flatten() {
+                // The system may have refused a thread for what is left.
+                let _ = self.start_thread(&mut state, 0);
                 drop(state);
                 let device = job.device();
                 // A panic here comes from dropping a result.
