@@ -1,9 +1,9 @@
 //! [`Helpers`]: threads for blocking work.
 
+use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -54,8 +54,9 @@ impl Job {
 pub(crate) struct Helpers(Arc<Shared>);
 
 struct Shared {
-    /// How many threads may work at once, besides those that are known to [wait](Helpers::waits).
-    at_once: usize,
+    /// How many threads may work at once, besides those that are known to wait for a device. Not known before there is work: it
+    /// takes reading several files to find out.
+    at_once: fn() -> usize,
     /// What a thread does first.
     prepare: fn(),
     process: Process,
@@ -67,6 +68,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     most: usize,
+    /// 0 until there is work.
+    at_once: usize,
     queue: VecDeque<Job>,
     devices: HashMap<Device, DeviceQueue>,
     threads: usize,
@@ -137,20 +140,20 @@ impl State {
 impl Helpers {
     /// At most [`DEFAULT_THREADS`], until [told otherwise](Self::set_most).
     pub(crate) fn new() -> Self {
-        Self::with(usize::MAX, || {})
+        Self::with(|| usize::MAX, || {})
     }
 
     /// Such threads for operations on files. Each copies for as long as there is work, so they leave processors to the
     /// threads of the program: as many work at once as there are processors, with a lower priority.
     pub(crate) fn for_files() -> Self {
         let at_once = match system::CAN_READ_CACHED {
-            true => processors(),
-            false => usize::MAX,
+            true => default_concurrency,
+            false => || usize::MAX,
         };
         Self::with(at_once, system::lower_priority)
     }
 
-    fn with(at_once: usize, prepare: fn()) -> Self {
+    fn with(at_once: fn() -> usize, prepare: fn()) -> Self {
         Helpers(Arc::new(Shared {
             at_once,
             prepare,
@@ -193,6 +196,9 @@ impl Helpers {
         if state.closed {
             return Err(Error::Closed);
         }
+        if state.at_once == 0 {
+            state.at_once = (shared.at_once)();
+        }
         let waits = device.is_some_and(|device| state.is_full(device));
         if !waits {
             match shared.start_thread(&mut state, 1) {
@@ -202,26 +208,12 @@ impl Helpers {
             }
         }
         state.push(make());
-        let has_room = !waits && state.working() < shared.at_once;
+        let has_room = !waits && state.working() < state.at_once;
         drop(state);
         if has_room {
             shared.changed.notify_one();
         }
         Ok(())
-    }
-
-    /// This thread, one of these, is about to wait for a device: until it does no longer, another one may work.
-    pub(super) fn waits(&self) -> ThreadThatWaits<'_> {
-        let mut state = lock(&self.0.state);
-        state.waiting += 1;
-        // If there is no thread to be had, who takes the next work tries again.
-        let _ = self.0.start_thread(&mut state, 0);
-        let has_work = !state.queue.is_empty();
-        drop(state);
-        if has_work {
-            self.0.changed.notify_one();
-        }
-        ThreadThatWaits(&self.0)
     }
 
     /// The number of threads.
@@ -252,35 +244,11 @@ impl Helpers {
     }
 }
 
-/// How many processors there are, which takes reading several files to find out.
-///
-/// Nobody waits for another thread to find out: a child that is forked meanwhile does not have that thread.
-fn processors() -> usize {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    match COUNT.load(Ordering::Relaxed) {
-        0 => {
-            let count = default_concurrency();
-            COUNT.store(count, Ordering::Relaxed);
-            count
-        }
-        count => count,
-    }
-}
-
-/// A thread that waits for a device.
-pub(super) struct ThreadThatWaits<'a>(&'a Shared);
-
-impl Drop for ThreadThatWaits<'_> {
-    fn drop(&mut self) {
-        lock(&self.0.state).waiting -= 1;
-    }
-}
-
 impl Shared {
     /// Start a thread if there is need, and may be one, with this much more work.
     fn start_thread(self: &Arc<Self>, state: &mut State, more: usize) -> Result<(), Error> {
         let needs = state.queue.len() + more > state.idle;
-        if !needs || state.threads >= state.most || state.threads - state.waiting >= self.at_once {
+        if !needs || state.threads >= state.most || state.threads - state.waiting >= state.at_once {
             return Ok(());
         }
         let this = Arc::clone(self);
@@ -294,23 +262,43 @@ impl Shared {
         }
     }
 
+    /// This thread is about to wait for a device: until its work is done, another one may work.
+    fn wait(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        state.waiting += 1;
+        // If there is no thread to be had, who takes the next work tries again.
+        let _ = self.start_thread(&mut state, 0);
+        let has_work = !state.queue.is_empty();
+        drop(state);
+        if has_work {
+            self.changed.notify_one();
+        }
+    }
+
     /// The loop of a helper thread.
     fn serve(self: &Arc<Self>) {
         (self.prepare)();
         let mut state = lock(&self.state);
         loop {
-            let may_work = state.working() <= self.at_once || state.closed;
+            let may_work = state.working() <= state.at_once || state.closed;
             if let Some(job) = may_work.then(|| burst::pop(&mut state.queue)).flatten() {
                 // The system may have refused a thread for what is left.
                 let _ = self.start_thread(&mut state, 0);
                 drop(state);
                 let device = job.device();
+                let waits = Cell::new(false);
+                let wait = || {
+                    if !waits.replace(true) {
+                        self.wait();
+                    }
+                };
                 // A panic here comes from dropping a result.
                 drop_all([catch_unwind(AssertUnwindSafe(|| match job {
                     Job::Run(work) => work(),
-                    Job::Perform(of, key, _) => of.perform(key),
+                    Job::Perform(of, key, _) => of.perform(key, &wait),
                 }))]);
                 state = lock(&self.state);
+                state.waiting -= usize::from(waits.get());
                 if let Some(device) = device {
                     state.leave(device);
                 }
@@ -320,7 +308,7 @@ impl Shared {
             let (woken, waited) = self
                 .changed
                 .wait_timeout_while(state, IDLE, |state| {
-                    !state.closed && (state.queue.is_empty() || state.working() >= self.at_once)
+                    !state.closed && (state.queue.is_empty() || state.working() >= state.at_once)
                 })
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
@@ -342,7 +330,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn two_at_once() -> Helpers {
-        Helpers::with(2, || {})
+        Helpers::with(|| 2, || {})
     }
 
     #[test]
@@ -407,8 +395,9 @@ mod tests {
             helpers.run(|| {
                 Box::new(move || {
                     if number < 9 {
-                        let _waits = this.waits();
+                        this.0.wait();
                         let _ = lock(&wait).recv();
+                        lock(&this.0.state).waiting -= 1;
                     }
                     drop(release);
                     let _ = done.send(());

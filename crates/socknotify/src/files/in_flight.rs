@@ -6,7 +6,6 @@
     reason = "the system has the memory of operations that are here"
 )]
 
-use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -15,9 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
-use super::helpers::{Helpers, ThreadThatWaits};
+use super::helpers::Helpers;
 use super::kernel_io::{self, Completed, KernelIo};
-use super::request::{Progress, Request};
+use super::request::Request;
 use super::{FileDriver, system};
 use crate::backend::SystemPort;
 use crate::os::Process;
@@ -479,8 +478,8 @@ impl Operations {
         self.on_completed(key, completed)
     }
 
-    /// Perform an operation, in a helper thread, unless it was cancelled.
-    pub(super) fn perform(&self, key: usize) {
+    /// Perform an operation, in a helper thread, unless it was cancelled. The thread says when it is about to wait for a device.
+    pub(super) fn perform(&self, key: usize, waits: &dyn Fn()) {
         let begun = self.slots.get_by_key(key).and_then(|mut slot| {
             matches!(slot.stage, Stage::Queued).then(|| {
                 slot.stage = Stage::Running(None);
@@ -488,17 +487,19 @@ impl Operations {
             })?
         });
         let Some(mut operation) = begun else { return };
-        let performing = Performing {
-            operations: self,
-            key,
-            stopped: Cell::new(None),
-            waits: OnceCell::new(),
+        // Why the thread does not go on.
+        let mut stopped = None;
+        let mut goes_on = || {
+            let slot = self.slots.get_by_key(key);
+            stopped = slot.and_then(|slot| match slot.stage {
+                Stage::Running(reason) => reason,
+                _ => None,
+            });
+            stopped.is_none()
         };
         // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
-        let perform = |request: Request| unsafe { request.perform(&performing) };
+        let perform = |request: Request| unsafe { request.perform(&mut goes_on, waits) };
         let result = operation.request().and_then(perform);
-        let stopped = performing.stopped.take();
-        drop(performing);
         if let Some(mut slot) = self.slots.get_by_key(key) {
             slot.operation = Some(operation);
             slot.stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);
@@ -694,32 +695,6 @@ impl Operations {
                 self.on_completed(key, completed);
             }
         }
-    }
-}
-
-/// An operation that a helper thread performs.
-struct Performing<'a> {
-    operations: &'a Operations,
-    key: usize,
-    /// Why the thread does not go on.
-    stopped: Cell<Option<Reason>>,
-    /// The thread waits for a device.
-    waits: OnceCell<ThreadThatWaits<'a>>,
-}
-
-impl Progress for Performing<'_> {
-    fn goes_on(&self) -> bool {
-        let slot = self.operations.slots.get_by_key(self.key);
-        let reason = slot.and_then(|slot| match slot.stage {
-            Stage::Running(reason) => reason,
-            _ => None,
-        });
-        self.stopped.set(reason);
-        reason.is_none()
-    }
-
-    fn waits(&self) {
-        self.waits.get_or_init(|| self.operations.helpers.waits());
     }
 }
 

@@ -66,6 +66,19 @@ impl Part {
     pub(super) fn new(memory: *mut u8, length: usize) -> Self {
         Part { memory, length }
     }
+
+    /// Pieces of no more than so many bytes, of which one may have none.
+    fn pieces(self, most: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+        let Part { memory, length } = self;
+        (0..length.max(1)).step_by(most).map(move |at| {
+            // A slice has an address even if it has no bytes.
+            let memory = match length {
+                0 => NonNull::dangling().as_ptr(),
+                _ => memory.wrapping_add(at),
+            };
+            (memory, most.min(length - at))
+        })
+    }
 }
 
 #[cfg(unix)]
@@ -124,112 +137,64 @@ impl Request {
         false
     }
 
-    /// Perform it, and wait for it. A long read may end between two pieces.
+    /// Perform it, and wait for it. A long read ends between two pieces if it is not to go on. It says when it is about to wait
+    /// for a device.
     ///
     /// # Safety
     ///
     /// The memory is valid, and nobody else uses it meanwhile.
-    pub(super) unsafe fn perform(&self, progress: &dyn Progress) -> io::Result<usize> {
-        let whole = [Part::new(self.memory, self.length as usize)];
-        self.with_file(|file| {
-            let parts = match self.kind {
-                Kind::Read | Kind::Write => &whole,
-                // SAFETY: by the promise.
-                Kind::ReadParts | Kind::WriteParts => unsafe { self.parts() },
-                Kind::SyncAll | Kind::SyncData => {
-                    progress.waits();
-                    let is_all = self.kind == Kind::SyncAll;
-                    let done = if is_all {
-                        file.sync_all()
-                    } else {
-                        file.sync_data()
-                    };
-                    return done.map(|()| 0);
-                }
-            };
-            // SAFETY: by the promise.
-            unsafe { self.perform_parts(file, parts, progress) }
-        })
-    }
-
-    /// `pread`, `pwrite` — One part after the other, up to a short one. What was done before an error is reported first.
-    ///
-    /// # Safety
-    ///
-    /// The memory of the parts is valid, and nobody else uses it meanwhile.
-    unsafe fn perform_parts(
+    pub(super) unsafe fn perform(
         &self,
-        file: &File,
-        parts: &[Part],
-        progress: &dyn Progress,
+        goes_on: &mut dyn FnMut() -> bool,
+        waits: &dyn Fn(),
     ) -> io::Result<usize> {
         let reads = matches!(self.kind, Kind::Read | Kind::ReadParts);
         if !reads {
-            progress.waits();
+            waits();
         }
-        // The kernel may copy a whole call without letting another thread have the processor, and not every system writes more.
-        let most = if reads { PIECE } else { MOST as usize };
-        let mut done = 0;
-        for part in parts {
-            let mut at = 0;
-            loop {
-                let length = (part.length - at).min(most);
-                // A slice has an address even if it has no bytes.
-                let memory = match length {
-                    0 => NonNull::dangling().as_ptr(),
-                    // SAFETY: it is within the part.
-                    _ => unsafe { part.memory.add(at) },
-                };
+        self.with_file(|file| {
+            let whole = [Part::new(self.memory, self.length as usize)];
+            let parts = match self.kind {
+                Kind::SyncAll => return file.sync_all().map(|()| 0),
+                Kind::SyncData => return file.sync_data().map(|()| 0),
+                Kind::Read | Kind::Write => &whole,
+                // SAFETY: by the promise.
+                Kind::ReadParts | Kind::WriteParts => unsafe { self.parts() },
+            };
+            // The kernel may copy a whole call without letting another thread have the processor, and not every system writes more.
+            let most = if reads { PIECE } else { MOST as usize };
+            let mut done = 0;
+            for (memory, length) in parts.iter().flat_map(|part| part.pieces(most)) {
+                if done > 0 && reads && !goes_on() {
+                    break;
+                }
+                let offset = self.offset + done as u64;
                 // SAFETY: by the promise. Of what is written there is no reference that could change it.
                 let count = unsafe {
-                    let offset = self.offset + done as u64;
-                    match reads {
-                        true => read_at(
-                            file,
-                            slice::from_raw_parts_mut(memory, length),
-                            offset,
-                            progress,
-                        ),
-                        false => {
-                            system::write_at(file, slice::from_raw_parts(memory, length), offset)
-                        }
+                    if reads {
+                        let bytes = slice::from_raw_parts_mut(memory, length);
+                        read_at(file, bytes, offset, waits)
+                    } else {
+                        system::write_at(file, slice::from_raw_parts(memory, length), offset)
                     }
                 };
                 let count = match count {
-                    Err(_) if done > 0 => return Ok(done),
+                    // What was done is reported first.
+                    Err(_) if done > 0 => break,
                     count => count?,
                 };
-                at += count;
                 done += count;
-                let is_whole = at == part.length;
-                if count < length || !(is_whole || reads && progress.goes_on()) {
-                    return Ok(done);
-                }
-                if is_whole {
+                if count < length {
                     break;
                 }
             }
-        }
-        Ok(done)
+            Ok(done)
+        })
     }
 }
 
-/// What performs an operation hears of it.
-pub(super) trait Progress {
-    /// Whether to go on after a piece of a long read.
-    fn goes_on(&self) -> bool;
-
-    /// From here on it may wait for a device.
-    fn waits(&self);
-}
-
 /// `pread` — What is in memory first, and only for what is not the thread waits.
-fn read_at(
-    file: &File,
-    bytes: &mut [u8],
-    offset: u64,
-    progress: &dyn Progress,
-) -> io::Result<usize> {
+fn read_at(file: &File, bytes: &mut [u8], offset: u64, waits: &dyn Fn()) -> io::Result<usize> {
     let mut done = 0;
     loop {
         match system::read_cached(file, &mut bytes[done..], offset + done as u64) {
@@ -237,7 +202,7 @@ fn read_at(
             Some(0) => break,
             Some(count) => done += count,
             None => {
-                progress.waits();
+                waits();
                 break;
             }
         }
@@ -260,6 +225,7 @@ mod tests {
 
     use super::*;
 
+    #[derive(Default)]
     struct Counted {
         goes_on: bool,
         pieces: Cell<usize>,
@@ -267,24 +233,21 @@ mod tests {
     }
 
     impl Counted {
+        fn perform(&self, request: &Request) -> io::Result<usize> {
+            let mut goes_on = || {
+                self.pieces.set(self.pieces.get() + 1);
+                self.goes_on
+            };
+            let waits = || self.waits.set(self.waits.get() + 1);
+            // SAFETY: each test has the memory.
+            unsafe { request.perform(&mut goes_on, &waits) }
+        }
+
         fn new(goes_on: bool) -> Self {
-            let [pieces, waits] = Default::default();
             Counted {
                 goes_on,
-                pieces,
-                waits,
+                ..Self::default()
             }
-        }
-    }
-
-    impl Progress for Counted {
-        fn goes_on(&self) -> bool {
-            self.pieces.set(self.pieces.get() + 1);
-            self.goes_on
-        }
-
-        fn waits(&self) {
-            self.waits.set(self.waits.get() + 1);
         }
     }
 
@@ -323,15 +286,14 @@ mod tests {
                 parts: 0,
                 offset: 0,
             };
-            // SAFETY: there is no memory.
-            assert_eq!(unsafe { request.perform(&Counted::new(true)) }?, 0);
+            assert_eq!(Counted::new(true).perform(&request)?, 0);
         }
         Ok(())
     }
 
     #[cfg(all(unix, target_pointer_width = "64"))]
     #[test]
-    fn a_part_that_is_longer_than_one_transfer_is_written_in_part() -> io::Result<()> {
+    fn a_part_that_is_longer_than_one_transfer_is_written_in_pieces() -> io::Result<()> {
         let file = File::options().write(true).open("/dev/null")?;
         let mut memory = vec![0; MOST as usize + 1];
         let mut parts = [Part::new(memory.as_mut_ptr(), memory.len())];
@@ -342,9 +304,7 @@ mod tests {
             parts: 1,
             ..read_request(&file, &mut [], 0)
         };
-        // SAFETY: the memory is there.
-        let written = unsafe { request.perform(&Counted::new(true)) }?;
-        assert_eq!(written, MOST as usize);
+        assert_eq!(Counted::new(true).perform(&request)?, memory.len());
         Ok(())
     }
 
@@ -362,14 +322,12 @@ mod tests {
             let mut memory = vec![0; length];
             let request = read_request(&file, &mut memory, offset as u64);
             let progress = Counted::new(true);
-            // SAFETY: the memory is there.
-            let read = unsafe { request.perform(&progress) }?;
+            let read = progress.perform(&request)?;
             assert_eq!(read, length.min(LENGTH - offset));
             assert_eq!(memory[..read], content[offset..][..read]);
             assert_eq!(progress.pieces.get(), length.div_ceil(PIECE) - 1);
             let progress = Counted::new(false);
-            // SAFETY: as above.
-            let read = unsafe { request.perform(&progress) }?;
+            let read = progress.perform(&request)?;
             assert_eq!(read, length.min(PIECE));
             assert_eq!(progress.pieces.get(), usize::from(length > PIECE));
         }
@@ -388,8 +346,7 @@ mod tests {
             let mut memory = vec![0; length];
             let request = read_request(&file, &mut memory, 0);
             let progress = Counted::new(true);
-            // SAFETY: the memory is there.
-            let count = unsafe { request.perform(&progress) }.expect("it can be read");
+            let count = progress.perform(&request).expect("it can be read");
             assert_eq!(memory[..count], content);
             progress.waits.get() > 0
         };
