@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
 use super::helpers::Helpers;
 use super::kernel_io::{self, Completed, KernelIo};
-use super::request::Request;
+use super::request::{Nature, Request};
 use super::{FileDriver, system};
 use crate::backend::SystemPort;
 use crate::os::Process;
@@ -146,7 +146,7 @@ impl Operation {
         }
     }
 
-    fn nature(&self) -> system::Nature {
+    fn nature(&self) -> Nature {
         match self {
             Operation::Callers(request) => request.nature,
             Operation::Owned(operation) => operation.nature(),
@@ -238,13 +238,14 @@ impl Operations {
 
     /// Take a file. The system's packets for it have this completion key.
     pub(crate) fn adopt(&self, file: File, key: usize) -> Result<PortFile, (File, io::Error)> {
-        let nature = match system::check(&file) {
+        let mut nature = match system::check(&file) {
             Ok(nature) => nature,
             Err(error) => return Err((file, error)),
         };
-        let kernel_io = self.open().ok();
-        let association = kernel_io.and_then(|kernel_io| kernel_io.associate(&file, key));
-        Ok(PortFile::new(file, nature, association))
+        if let Ok(kernel_io) = self.open() {
+            kernel_io.associate(&file, key, &mut nature);
+        }
+        Ok(PortFile::new(file, nature))
     }
 
     /// Whether an operation can begin.
@@ -364,7 +365,7 @@ impl Operations {
             // only. Meanwhile nobody touches its memory: what borrows it for the system is the pointer in the request.
             (Some(Ok(request)), Some(kernel_io)) => unsafe {
                 match is_one_of_few && request.read_at_once() {
-                    true => Some(Stage::Done(Ok(request.length as usize))),
+                    true => Some(Stage::Done(Ok(request.memory.length))),
                     false => kernel_io.begin(self, key, &request),
                 }
             },
@@ -720,7 +721,7 @@ mod tests {
     fn what_was_cancelled_is_not_begun() -> io::Result<()> {
         let port = CompletionPort::new()?;
         let operations = port.operations();
-        let file = PortFile::new(tempfile::tempfile()?, system::Nature::default(), None);
+        let file = PortFile::new(tempfile::tempfile()?, Nature::default());
         let slot = Slot {
             operation: Some(Operation::Owned(FileOperation::sync_all(&file))),
             stage: Stage::Cancelled(Reason::Asked),

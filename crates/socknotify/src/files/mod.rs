@@ -49,4 +49,4 @@ pub(crate) use self::in_flight::{Operations, Reason};
 #[cfg(unix)]
 pub use self::overlapped::Overlapped;
 #[cfg(unix)]
-pub(crate) use self::{overlapped::Memory, request::Kind};
+pub(crate) use self::request::{Kind, Memory, Part};

@@ -10,18 +10,9 @@ use std::os::unix::fs::FileExt;
 
 pub(super) use std::os::fd::RawFd as RawFile;
 
-use super::helpers::Device;
+use super::request::Nature;
 use crate::Error;
 use crate::os::calls::call_error;
-
-/// What matters here of the system of a file.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Nature {
-    /// The system can begin an operation on the file without waiting for anything.
-    pub(super) is_systems: bool,
-    /// What a thread may have to wait for, for how long nobody knows.
-    pub(super) device: Option<Device>,
-}
 
 /// Whether this is a file, so that an operation on it ends.
 ///
@@ -61,6 +52,7 @@ pub(super) fn check(file: &File) -> io::Result<Nature> {
     Ok(Nature {
         is_systems,
         device: (!is_systems).then_some(device),
+        ..Nature::default()
     })
 }
 

@@ -20,26 +20,8 @@ use windows_sys::Win32::System::Threading::{
     CreateEventW, GetCurrentThread, SetThreadPriority, THREAD_PRIORITY_BELOW_NORMAL,
 };
 
-use super::helpers::Device;
+use super::request::Nature;
 use crate::Error;
-
-/// What matters here of the system of a file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Nature {
-    /// The system can begin an operation on the file, if the file is associated.
-    pub(super) is_systems: bool,
-    /// What a thread may have to wait for: nobody knows.
-    pub(super) device: Option<Device>,
-}
-
-impl Default for Nature {
-    fn default() -> Self {
-        Nature {
-            is_systems: true,
-            device: None,
-        }
-    }
-}
 
 /// Whether this is a file, so that an operation on it always ends.
 pub(super) fn check(file: &File) -> io::Result<Nature> {

@@ -20,7 +20,7 @@ use windows_sys::Win32::Foundation::{
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 
-use super::{Association, Completed, Entry, FileDriver, KernelIo, Operations, Request, Stage};
+use super::{Completed, Entry, FileDriver, KernelIo, Nature, Operations, Request, Stage};
 use crate::backend::SystemPort;
 use crate::files::request::Kind;
 use crate::support::lock::lock;
@@ -74,24 +74,24 @@ pub(in crate::files) fn open(
 impl KernelIo for AssociatedPort {
     /// `CreateIoCompletionPort` — Have the operations on a file complete on the port under this key, if it was opened
     /// for that.
-    fn associate(&self, file: &File, key: usize) -> Association {
-        let associated = self.port.associate(file.as_raw_handle(), key);
-        associated.ok().map(|()| self.id)
+    fn associate(&self, file: &File, key: usize, nature: &mut Nature) {
+        nature.is_systems = self.port.associate(file.as_raw_handle(), key).is_ok();
+        nature.association = nature.is_systems.then_some(self.id);
     }
 
     unsafe fn begin(&self, _: &Operations, key: usize, request: &Request) -> Option<Stage> {
         let &Request {
             file: handle,
-            association,
+            nature,
             kind,
             memory,
-            length,
             offset,
-            ..
         } = request;
-        if association != Some(self.id) || ![Kind::Read, Kind::Write].contains(&kind) {
+        let is_overlapped = matches!(kind, Kind::Read | Kind::Write) && memory.parts == 0;
+        if nature.association != Some(self.id) || !is_overlapped {
             return None;
         }
+        let (memory, length) = (memory.first, memory.length as u32);
         // Without the lock: what is in the system's cache is copied in this call.
         let overlapped = lock(&self.in_flight).add(key, handle, offset);
         // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not

@@ -25,7 +25,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
 use super::{Completed, FileDriver, KernelIo, Operations, Request, Stage};
 use crate::backend::SystemPort;
-use crate::files::request::Kind;
+use crate::files::request::{Kind, Memory};
 use crate::files::system;
 use crate::support::burst;
 use crate::support::lock::lock;
@@ -36,7 +36,7 @@ pub(in crate::files) const DRIVER: Option<FileDriver> = Some(FileDriver::IoUring
 const BATCH: usize = 64;
 
 /// A longer operation is a helper thread's, unless the device copies.
-const INLINE_BYTES: u32 = 128 << 10;
+const INLINE_BYTES: usize = 128 << 10;
 
 /// The ring has room for a full submission, and for what ends it.
 const SUBMISSIONS: u32 = 2 * BATCH as u32;
@@ -48,7 +48,7 @@ const OPERATIONS: usize = 2048;
 const COMPLETIONS: u32 = 2 * OPERATIONS as u32 + SUBMISSIONS;
 
 /// `IOV_MAX` — The maximum number of parts.
-const PARTS: u32 = 1024;
+const PARTS: usize = 1024;
 
 /// The completion of a cancellation. No key has this index.
 const IGNORED: u64 = u64::MAX;
@@ -337,25 +337,16 @@ impl Owner {
 
 /// An operation as a submission entry.
 fn entry(request: &Request) -> squeue::Entry {
-    let &Request {
-        file,
-        kind,
-        memory,
-        length,
-        parts,
-        offset,
-        ..
-    } = request;
-    let fd = Fd(file);
-    match kind {
-        Kind::Read => opcode::Read::new(fd, memory, length).offset(offset).build(),
-        Kind::Write => opcode::Write::new(fd, memory, length)
+    let fd = Fd(request.file);
+    let (Memory { first, parts, .. }, offset) = (request.memory, request.offset);
+    let (length, count) = (request.memory.length as u32, parts as u32);
+    match request.kind {
+        Kind::Read if parts == 0 => opcode::Read::new(fd, first, length).offset(offset).build(),
+        Kind::Read => opcode::Readv::new(fd, first.cast(), count)
             .offset(offset)
             .build(),
-        Kind::ReadParts => opcode::Readv::new(fd, memory.cast(), parts)
-            .offset(offset)
-            .build(),
-        Kind::WriteParts => opcode::Writev::new(fd, memory.cast(), parts)
+        Kind::Write if parts == 0 => opcode::Write::new(fd, first, length).offset(offset).build(),
+        Kind::Write => opcode::Writev::new(fd, first.cast(), count)
             .offset(offset)
             .build(),
         Kind::SyncAll => opcode::Fsync::new(fd).build(),
@@ -365,8 +356,8 @@ fn entry(request: &Request) -> squeue::Entry {
 
 /// Whether it takes no long time to submit an operation.
 fn is_for_ring(request: &Request) -> bool {
-    request.parts <= PARTS
-        && (request.length <= INLINE_BYTES || system::is_unbuffered(request.file))
+    let Memory { length, parts, .. } = request.memory;
+    parts <= PARTS && (length <= INLINE_BYTES || system::is_unbuffered(request.file))
 }
 
 /// The result in a completion.
