@@ -111,7 +111,7 @@ impl KernelIo for AssociatedPort {
             Some(ERROR_IO_PENDING) => Some(Stage::InKernel(None)),
             code => {
                 lock(&self.in_flight).forget(overlapped.addr());
-                Some(Stage::Done(match code {
+                Some(Stage::done(match code {
                     Some(ERROR_HANDLE_EOF) => Ok(0),
                     _ => Err(error),
                 }))
