@@ -123,7 +123,7 @@ impl Stage {
 
     fn cancelled(reason: Reason) -> Self {
         let error = match reason {
-            Reason::Asked => system::cancelled(),
+            Reason::Asked => io::Error::from_raw_os_error(system::CANCELLED),
             Reason::Deadline => io::ErrorKind::TimedOut.into(),
         };
         Stage::Over(Err(error), true)
@@ -448,9 +448,10 @@ impl Operations {
             (Completed::Done(result), _) => Stage::done(result),
             (Completed::Cancelled, Some(reason)) => Stage::cancelled(reason),
             // The system has ended it by itself, or does not take it after all.
-            (Completed::Cancelled, None) => self
-                .to_helpers(key, &slot)
-                .unwrap_or_else(|_| Stage::done(Err(system::out_of_memory()))),
+            (Completed::Cancelled, None) => self.to_helpers(key, &slot).unwrap_or_else(|_| {
+                let error = io::Error::from_raw_os_error(system::OUT_OF_MEMORY);
+                Stage::done(Err(error))
+            }),
         };
         let is_over = slot.stage.is_over();
         drop(slot);

@@ -135,9 +135,10 @@ pub(super) unsafe fn borrow(file: RawFile) -> ManuallyDrop<File> {
 }
 
 /// The error of an operation for which the system has no memory.
-pub(super) fn out_of_memory() -> io::Error {
-    io::Error::from_raw_os_error(libc::ENOMEM)
-}
+pub(super) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
+
+/// The error of a cancelled operation.
+pub(super) const CANCELLED: i32 = libc::ECANCELED;
 
 /// The error if the system lacks something now, and may have it later.
 pub(super) fn shortage(error: &io::Error) -> Option<Error> {
@@ -146,11 +147,6 @@ pub(super) fn shortage(error: &io::Error) -> Option<Error> {
         libc::EAGAIN => Some(Error::OutOfMemory),
         _ => None,
     }
-}
-
-/// The error of a cancelled operation.
-pub(super) fn cancelled() -> io::Error {
-    io::Error::from_raw_os_error(libc::ECANCELED)
 }
 
 /// `pread`
