@@ -138,9 +138,11 @@ impl State {
 }
 
 impl Helpers {
-    /// At most [`DEFAULT_THREADS`], until [told otherwise](Self::set_most).
-    pub(crate) fn new() -> Self {
-        Self::with(|| usize::MAX, || {})
+    /// At most this many threads, and at least one.
+    pub(crate) fn new(most: usize) -> Self {
+        let helpers = Self::with(|| usize::MAX, || {});
+        helpers.set_most(most);
+        helpers
     }
 
     /// Such threads for operations on files. Each copies for as long as there is work, so they leave processors to the
@@ -359,7 +361,7 @@ mod tests {
 
     #[test]
     fn o2_a_thread_is_started_for_work_that_waits_only() -> Result<(), Error> {
-        let helpers = Helpers::new();
+        let helpers = Helpers::new(DEFAULT_THREADS);
         assert_eq!(helpers.threads(), 0);
         for _ in 0..40 {
             let (done, ended) = mpsc::channel();
@@ -461,7 +463,7 @@ mod tests {
         let priority = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         let ours = priority();
         for (helpers, expected) in [
-            (Helpers::new(), ours),
+            (Helpers::new(DEFAULT_THREADS), ours),
             (Helpers::for_files(), (ours + 10).min(19)),
         ] {
             let (send, receive) = mpsc::channel();

@@ -333,8 +333,7 @@ impl<T, M> Port<T, M> {
     pub(super) fn assemble(port: CompletionPort, helper_threads: usize) -> Self {
         let files = Arc::clone(port.operations());
         // Work that blocks keeps no operation from being performed.
-        let helpers = Helpers::new();
-        helpers.set_most(helper_threads);
+        let helpers = Helpers::new(helper_threads);
         Port {
             shared: Arc::new(Shared {
                 connections: Arc::new(Connections::new(port)),

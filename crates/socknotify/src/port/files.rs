@@ -68,12 +68,9 @@ impl CompletionPort {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        let memory = Memory::of(memory);
+        let (files, memory) = (&self.operations, Memory::of(memory));
         // SAFETY: the promise is the same.
-        unsafe {
-            self.operations
-                .begin_at(Kind::Read, file, memory, completion_key, overlapped)
-        }
+        unsafe { files.begin_at(Kind::Read, file, memory, completion_key, overlapped) }
     }
 
     /// `WriteFile` — Begins to write memory to a file, as [`read_at`](Self::read_at) reads.
@@ -94,12 +91,9 @@ impl CompletionPort {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        let memory = Memory::of(memory.cast_mut());
+        let (files, memory) = (&self.operations, Memory::of(memory.cast_mut()));
         // SAFETY: the promise is the same, and what is written is only read.
-        unsafe {
-            self.operations
-                .begin_at(Kind::Write, file, memory, completion_key, overlapped)
-        }
+        unsafe { files.begin_at(Kind::Write, file, memory, completion_key, overlapped) }
     }
 
     /// `preadv` — Begins to read from a file into several parts of memory, one after the other, as
@@ -124,8 +118,8 @@ impl CompletionPort {
         // SAFETY: the promise is the same; and an `IoSliceMut` has the layout of a part.
         unsafe {
             let memory = Memory::of_parts(&*(parts as *const [Part]));
-            self.operations
-                .begin_at(Kind::Read, file, memory, completion_key, overlapped)
+            let files = &self.operations;
+            files.begin_at(Kind::Read, file, memory, completion_key, overlapped)
         }
     }
 
@@ -151,8 +145,8 @@ impl CompletionPort {
         // SAFETY: the promise is the same; and an `IoSlice` has the layout of a part.
         unsafe {
             let memory = Memory::of_parts(&*(parts as *const [Part]));
-            self.operations
-                .begin_at(Kind::Write, file, memory, completion_key, overlapped)
+            let files = &self.operations;
+            files.begin_at(Kind::Write, file, memory, completion_key, overlapped)
         }
     }
 
@@ -180,12 +174,9 @@ impl CompletionPort {
             true => Kind::SyncData,
             false => Kind::SyncAll,
         };
-        let none = Memory::of(&mut []);
+        let (files, none) = (&self.operations, Memory::of(&mut []));
         // SAFETY: the promise is the same.
-        unsafe {
-            self.operations
-                .begin_at(kind, file, none, completion_key, overlapped)
-        }
+        unsafe { files.begin_at(kind, file, none, completion_key, overlapped) }
     }
 
     /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use io_uring::types::{Fd, FsyncFlags};
-use io_uring::{EnterFlags, IoUring, opcode, squeue};
+use io_uring::{IoUring, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Completed, FileDriver, KernelIo, Operations, Request, Stage};
@@ -245,11 +245,8 @@ impl Owner {
 
     /// `io_uring_enter` — Submit the entries of the ring. False if the kernel has no memory for them, or accepts no more.
     fn enter(&mut self) -> bool {
-        let flags = EnterFlags::GETEVENTS.bits();
         while !self.pending.is_empty() {
-            let (submitter, count) = (self.ring.submitter(), self.pending.len() as u32);
-            // SAFETY: no argument is a pointer.
-            match unsafe { submitter.enter::<()>(count, 0, flags, None) } {
+            match self.ring.submit() {
                 Ok(count @ 1..) => {
                     self.pending.drain(..count);
                     self.in_kernel += count;
