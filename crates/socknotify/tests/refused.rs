@@ -9,9 +9,9 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -510,6 +510,18 @@ fn memory() -> io::Result<u64> {
     Ok(kilobytes * 1024)
 }
 
+/// A helper thread is busy until what this returns is dropped, and then it says 1.
+fn busy(port: &Port<UnixStream, u64>) -> io::Result<Sender<()>> {
+    let (release, wait) = channel();
+    let (begin, begun) = channel();
+    port.offload(move || {
+        begin.send(()).expect("the test waits");
+        wait.recv().map_or(1, |()| 0)
+    })?;
+    begun.recv().expect("it begins");
+    Ok(release)
+}
+
 /// A shortage passes: what was refused is begun again, and what was queued for threads that were busy goes on.
 #[test]
 fn o2_after_a_shortage_of_threads_work_goes_on() -> io::Result<()> {
@@ -518,8 +530,7 @@ fn o2_after_a_shortage_of_threads_work_goes_on() -> io::Result<()> {
         .build()?;
     let file = port.adopt_file(tempfile::tempfile()?)?;
     // The only thread for work is busy until the end.
-    let (release, wait) = channel::<()>();
-    port.offload(move || wait.recv().map_or(1, |()| 0))?;
+    let release = busy(&port)?;
     let refused = thread::scope(|scope| {
         let without_threads = scope.spawn(|| {
             refuse_threads()?;
@@ -555,6 +566,41 @@ fn o2_after_a_shortage_of_threads_work_goes_on() -> io::Result<()> {
     drop(release);
     worker.process(Some(PATIENCE))?;
     assert!(matches!(worker.take(), Some(Event::Message(1))));
+    Ok(())
+}
+
+/// No thread was started for two that wait for each other: who takes the first starts one for the second.
+#[test]
+fn o2_a_helper_starts_the_thread_that_was_refused_before() -> io::Result<()> {
+    let port = Port::<UnixStream, u64>::with_messages()?;
+    let release = busy(&port)?;
+    let both = Arc::new(Barrier::new(2));
+    thread::scope(|scope| {
+        let without_threads = scope.spawn(|| {
+            refuse_threads()?;
+            for number in [2, 3] {
+                let both = Arc::clone(&both);
+                port.offload(move || {
+                    both.wait();
+                    number
+                })?;
+            }
+            io::Result::Ok(())
+        });
+        without_threads.join().expect("it does not panic")
+    })?;
+    assert_eq!(port.helper_threads(), 1);
+    drop(release);
+    let mut worker = port.worker(8);
+    let mut messages = Vec::new();
+    while messages.len() < 3 {
+        assert_ne!(worker.process(Some(PATIENCE))?, 0, "{messages:?}");
+        while let Some(Event::Message(message)) = worker.take() {
+            messages.push(message);
+        }
+    }
+    messages.sort_unstable();
+    assert_eq!(messages, [1, 2, 3]);
     Ok(())
 }
 

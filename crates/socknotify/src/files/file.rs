@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Buffer;
-use super::request::{Association, Kind, MOST, Part, Request};
-use super::system::{self, Nature};
+use super::request::{Kind, MOST, Memory, Nature, Part, Request};
+use super::system;
 use crate::support::drops::drop_all;
 use crate::support::slots::Token;
 
@@ -25,16 +25,11 @@ pub struct PortFile(Arc<Inner>);
 struct Inner {
     file: File,
     nature: Nature,
-    association: Association,
 }
 
 impl PortFile {
-    pub(super) fn new(file: File, nature: Nature, association: Association) -> Self {
-        PortFile(Arc::new(Inner {
-            file,
-            nature,
-            association,
-        }))
+    pub(super) fn new(file: File, nature: Nature) -> Self {
+        PortFile(Arc::new(Inner { file, nature }))
     }
 
     /// Returns the file, unless it has a clone or an operation in progress.
@@ -200,7 +195,7 @@ impl FileOperation {
     #[doc(alias = "readv")]
     #[doc(alias = "IORING_OP_READV")]
     pub fn read_vectored_at(file: &PortFile, buffers: Vec<Buffer>, offset: u64) -> Self {
-        Self::of_parts(file, Kind::ReadParts, buffers, offset)
+        Self::of_parts(file, Kind::Read, buffers, offset)
     }
 
     /// `pwritev` — Writes these buffers to the file at this offset, one after the other, as
@@ -229,7 +224,7 @@ impl FileOperation {
     #[doc(alias = "writev")]
     #[doc(alias = "IORING_OP_WRITEV")]
     pub fn write_vectored_at(file: &PortFile, buffers: Vec<Buffer>, offset: u64) -> Self {
-        Self::of_parts(file, Kind::WriteParts, buffers, offset)
+        Self::of_parts(file, Kind::Write, buffers, offset)
     }
 
     fn of_parts(file: &PortFile, kind: Kind, buffers: Vec<Buffer>, offset: u64) -> Self {
@@ -380,58 +375,40 @@ impl FileOperation {
 
     /// As the system gets it. This runs the code of the buffer's owner.
     pub(super) fn request(&mut self) -> io::Result<Request> {
-        let FileOperation {
-            file,
-            kind,
-            buffer,
-            several,
-            range,
-            offset,
-            ..
-        } = self;
         // Some systems give larger values other meanings.
-        if i64::try_from(*offset).is_err() {
+        if i64::try_from(self.offset).is_err() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let is_read = matches!(kind, Kind::Read | Kind::ReadParts);
-        let whole = unless_panics(|| {
-            if let Some(several) = several {
-                let Several { buffers, parts } = &mut **several;
-                let buffers = buffers.iter_mut();
-                *parts = buffers.filter_map(|it| part(it, .., is_read)).collect();
-                let lengths = parts.iter().map(|part| part.length);
-                let length = lengths.fold(0, usize::saturating_add);
-                return Some(Part::new(parts.as_mut_ptr().cast(), length));
-            }
-            match kind {
-                Kind::SyncAll | Kind::SyncData => part(buffer, .., is_read),
-                _ => part(buffer, range.clone(), is_read),
-            }
+        let is_read = self.kind == Kind::Read;
+        let mut memory = unless_panics(|| {
+            let Some(several) = &mut self.several else {
+                let whole = part(&mut self.buffer, self.range.clone(), is_read)?;
+                return Some(Memory::of(whole));
+            };
+            let parts = several.buffers.iter_mut();
+            let parts = parts.filter_map(|it| part(it, .., is_read));
+            several.parts = parts.map(|it| Part::new(it.cast(), it.len())).collect();
+            Some(Memory::of_parts(&several.parts))
         })?;
+        memory.length = memory.length.min(MOST as usize);
         Ok(Request {
-            file: system::raw(&file.0.file),
-            nature: file.0.nature,
-            association: file.0.association,
-            kind: *kind,
-            memory: whole.memory,
-            length: whole.length.min(MOST as usize) as u32,
-            parts: several.as_ref().map_or(0, |it| it.parts.len() as u32),
-            offset: *offset,
+            file: system::raw(&self.file.0.file),
+            nature: self.file.0.nature,
+            kind: self.kind,
+            memory,
+            offset: self.offset,
         })
     }
 }
 
 /// The memory of a range. The owner of a buffer may answer otherwise each time: pointer and length are of one answer.
-fn part<R>(buffer: &mut Buffer, range: R, is_read: bool) -> Option<Part>
+fn part<R>(buffer: &mut Buffer, range: R, is_read: bool) -> Option<*mut [u8]>
 where
     R: SliceIndex<[u8], Output = [u8]>,
 {
-    Some(if is_read {
-        let bytes = buffer.get_mut(range)?;
-        Part::new(bytes.as_mut_ptr(), bytes.len())
-    } else {
-        let bytes = buffer.get(range)?;
-        Part::new(bytes.as_ptr().cast_mut(), bytes.len())
+    Some(match is_read {
+        true => buffer.get_mut(range)?,
+        false => (&raw const *buffer.get(range)?).cast_mut(),
     })
 }
 
@@ -486,7 +463,7 @@ mod tests {
     #[test]
     fn a_deadline_counts_from_when_the_operation_is_begun() -> io::Result<()> {
         const HOUR: Duration = Duration::from_secs(3600);
-        let file = PortFile::new(tempfile::tempfile()?, Nature::default(), None);
+        let file = PortFile::new(tempfile::tempfile()?, Nature::default());
         let operation = FileOperation::sync_all(&file).within(HOUR);
         let before = Instant::now();
         assert!(operation.deadline() >= Some(before + HOUR));

@@ -1,9 +1,9 @@
 //! [`Helpers`]: threads for blocking work.
 
+use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -54,8 +54,9 @@ impl Job {
 pub(crate) struct Helpers(Arc<Shared>);
 
 struct Shared {
-    /// How many threads may work at once, besides those that are known to [wait](Helpers::waits).
-    at_once: usize,
+    /// How many threads may work at once, besides those that are known to wait for a device. Not known before there is work: it
+    /// takes reading several files to find out.
+    at_once: fn() -> usize,
     /// What a thread does first.
     prepare: fn(),
     process: Process,
@@ -67,6 +68,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     most: usize,
+    /// 0 until there is work.
+    at_once: usize,
     queue: VecDeque<Job>,
     devices: HashMap<Device, DeviceQueue>,
     threads: usize,
@@ -135,22 +138,24 @@ impl State {
 }
 
 impl Helpers {
-    /// At most [`DEFAULT_THREADS`], until [told otherwise](Self::set_most).
-    pub(crate) fn new() -> Self {
-        Self::with(usize::MAX, || {})
+    /// At most this many threads, and at least one.
+    pub(crate) fn new(most: usize) -> Self {
+        let helpers = Self::with(|| usize::MAX, || {});
+        helpers.set_most(most);
+        helpers
     }
 
     /// Such threads for operations on files. Each copies for as long as there is work, so they leave processors to the
     /// threads of the program: as many work at once as there are processors, with a lower priority.
     pub(crate) fn for_files() -> Self {
         let at_once = match system::CAN_READ_CACHED {
-            true => processors(),
-            false => usize::MAX,
+            true => default_concurrency,
+            false => || usize::MAX,
         };
         Self::with(at_once, system::lower_priority)
     }
 
-    fn with(at_once: usize, prepare: fn()) -> Self {
+    fn with(at_once: fn() -> usize, prepare: fn()) -> Self {
         Helpers(Arc::new(Shared {
             at_once,
             prepare,
@@ -193,53 +198,24 @@ impl Helpers {
         if state.closed {
             return Err(Error::Closed);
         }
+        if state.at_once == 0 {
+            state.at_once = (shared.at_once)();
+        }
         let waits = device.is_some_and(|device| state.is_full(device));
         if !waits {
-            match self.start_threads(&mut state, 1) {
+            match shared.start_thread(&mut state, 1) {
                 // The existing threads will do it.
                 Err(_) if state.threads > 0 => {}
                 started => started?,
             }
         }
         state.push(make());
-        let has_room = !waits && state.working() < shared.at_once;
+        let has_room = !waits && state.working() < state.at_once;
         drop(state);
         if has_room {
             shared.changed.notify_one();
         }
         Ok(())
-    }
-
-    /// Start a thread if there is need, and may be one, with this much more work.
-    fn start_threads(&self, state: &mut State, more: usize) -> Result<(), Error> {
-        let needs = state.queue.len() + more > state.idle;
-        if !needs || state.threads >= state.most || state.threads - state.waiting >= self.0.at_once
-        {
-            return Ok(());
-        }
-        let this = Arc::clone(&self.0);
-        let builder = thread::Builder::new().name("socknotify-helper".to_owned());
-        match builder.spawn(move || this.serve()) {
-            Ok(_) => {
-                state.threads += 1;
-                Ok(())
-            }
-            Err(error) => Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os)),
-        }
-    }
-
-    /// This thread, one of these, is about to wait for a device: until it does no longer, another one may work.
-    pub(super) fn waits(&self) -> ThreadThatWaits<'_> {
-        let mut state = lock(&self.0.state);
-        state.waiting += 1;
-        // If there is no thread to be had, the next operation tries again.
-        let _ = self.start_threads(&mut state, 0);
-        let has_work = !state.queue.is_empty();
-        drop(state);
-        if has_work {
-            self.0.changed.notify_one();
-        }
-        ThreadThatWaits(&self.0)
     }
 
     /// The number of threads.
@@ -270,46 +246,61 @@ impl Helpers {
     }
 }
 
-/// How many processors there are, which takes reading several files to find out.
-///
-/// Nobody waits for another thread to find out: a child that is forked meanwhile does not have that thread.
-fn processors() -> usize {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    match COUNT.load(Ordering::Relaxed) {
-        0 => {
-            let count = default_concurrency();
-            COUNT.store(count, Ordering::Relaxed);
-            count
-        }
-        count => count,
-    }
-}
-
-/// A thread that waits for a device.
-pub(super) struct ThreadThatWaits<'a>(&'a Shared);
-
-impl Drop for ThreadThatWaits<'_> {
-    fn drop(&mut self) {
-        lock(&self.0.state).waiting -= 1;
-    }
-}
-
 impl Shared {
+    /// Start a thread if there is need, and may be one, with this much more work.
+    fn start_thread(self: &Arc<Self>, state: &mut State, more: usize) -> Result<(), Error> {
+        let needs = state.queue.len() + more > state.idle;
+        if !needs || state.threads >= state.most || state.threads - state.waiting >= state.at_once {
+            return Ok(());
+        }
+        let this = Arc::clone(self);
+        let builder = thread::Builder::new().name("socknotify-helper".to_owned());
+        match builder.spawn(move || this.serve()) {
+            Ok(_) => {
+                state.threads += 1;
+                Ok(())
+            }
+            Err(error) => Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os)),
+        }
+    }
+
+    /// This thread is about to wait for a device: until its work is done, another one may work.
+    fn wait(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        state.waiting += 1;
+        // If there is no thread to be had, who takes the next work tries again.
+        let _ = self.start_thread(&mut state, 0);
+        let has_work = !state.queue.is_empty();
+        drop(state);
+        if has_work {
+            self.changed.notify_one();
+        }
+    }
+
     /// The loop of a helper thread.
-    fn serve(&self) {
+    fn serve(self: &Arc<Self>) {
         (self.prepare)();
         let mut state = lock(&self.state);
         loop {
-            let may_work = state.working() <= self.at_once || state.closed;
+            let may_work = state.working() <= state.at_once || state.closed;
             if let Some(job) = may_work.then(|| burst::pop(&mut state.queue)).flatten() {
+                // The system may have refused a thread for what is left.
+                let _ = self.start_thread(&mut state, 0);
                 drop(state);
                 let device = job.device();
+                let waits = Cell::new(false);
+                let wait = || {
+                    if !waits.replace(true) {
+                        self.wait();
+                    }
+                };
                 // A panic here comes from dropping a result.
                 drop_all([catch_unwind(AssertUnwindSafe(|| match job {
                     Job::Run(work) => work(),
-                    Job::Perform(of, key, _) => of.perform(key),
+                    Job::Perform(of, key, _) => of.perform(key, &wait),
                 }))]);
                 state = lock(&self.state);
+                state.waiting -= usize::from(waits.get());
                 if let Some(device) = device {
                     state.leave(device);
                 }
@@ -319,7 +310,7 @@ impl Shared {
             let (woken, waited) = self
                 .changed
                 .wait_timeout_while(state, IDLE, |state| {
-                    !state.closed && (state.queue.is_empty() || state.working() >= self.at_once)
+                    !state.closed && (state.queue.is_empty() || state.working() >= state.at_once)
                 })
                 .unwrap_or_else(PoisonError::into_inner);
             state = woken;
@@ -341,7 +332,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn two_at_once() -> Helpers {
-        Helpers::with(2, || {})
+        Helpers::with(|| 2, || {})
     }
 
     #[test]
@@ -370,7 +361,7 @@ mod tests {
 
     #[test]
     fn o2_a_thread_is_started_for_work_that_waits_only() -> Result<(), Error> {
-        let helpers = Helpers::new();
+        let helpers = Helpers::new(DEFAULT_THREADS);
         assert_eq!(helpers.threads(), 0);
         for _ in 0..40 {
             let (done, ended) = mpsc::channel();
@@ -406,8 +397,9 @@ mod tests {
             helpers.run(|| {
                 Box::new(move || {
                     if number < 9 {
-                        let _waits = this.waits();
+                        this.0.wait();
                         let _ = lock(&wait).recv();
+                        lock(&this.0.state).waiting -= 1;
                     }
                     drop(release);
                     let _ = done.send(());
@@ -471,7 +463,7 @@ mod tests {
         let priority = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         let ours = priority();
         for (helpers, expected) in [
-            (Helpers::new(), ours),
+            (Helpers::new(DEFAULT_THREADS), ours),
             (Helpers::for_files(), (ours + 10).min(19)),
         ] {
             let (send, receive) = mpsc::channel();

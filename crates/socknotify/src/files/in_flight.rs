@@ -6,7 +6,6 @@
     reason = "the system has the memory of operations that are here"
 )]
 
-use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -15,9 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::file::{FileCompletion, FileOperation, OperationId, PortFile};
-use super::helpers::{Helpers, ThreadThatWaits};
+use super::helpers::Helpers;
 use super::kernel_io::{self, Completed, KernelIo};
-use super::request::{Progress, Request};
+use super::request::{Nature, Request};
 use super::{FileDriver, system};
 use crate::backend::SystemPort;
 use crate::os::Process;
@@ -58,21 +57,20 @@ pub(crate) struct Operations {
     port: SystemPort,
     pub(super) helpers: Helpers,
     kernel_io: OnceLock<Arc<dyn KernelIo>>,
-    /// Held while that is opened. True if it never will be: the system refuses it for good, or the port is closed.
+    /// Held while that is opened. True if it never will be: threads are wanted, the system refuses it for good, or the port is
+    /// closed.
     is_refused: Mutex<bool>,
-    /// The requested driver, if any.
-    wanted: OnceLock<FileDriver>,
     process: Process,
     /// Nothing more begins. Who begins an operation finds this in its locked slot; who closes finds the slot afterwards.
     is_closing: AtomicBool,
     /// Those with the caller's memory, by the addresses of their blocks.
     pub(super) callers: Mutex<HashMap<usize, Token>>,
-    /// Signalled, once it is closing, when an operation has ended. Goes with `callers`.
-    ended: Condvar,
     /// How many with owned buffers were begun and not taken.
     count: AtomicUsize,
     /// Closing waits no longer than this.
     patience: Mutex<Option<Instant>>,
+    /// Signalled, once it is closing, when an operation has ended. Goes with `patience`.
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -107,8 +105,8 @@ pub(super) enum Stage {
     Running(Option<Reason>),
     /// The system performs it, and may have been asked to cancel it.
     InKernel(Option<Reason>),
-    Done(io::Result<usize>),
-    Cancelled(Reason),
+    /// With this result, and whether it was cancelled.
+    Over(io::Result<usize>, bool),
 }
 
 /// Why an operation is cancelled.
@@ -119,23 +117,25 @@ pub(crate) enum Reason {
 }
 
 impl Stage {
+    pub(super) fn done(result: io::Result<usize>) -> Self {
+        Stage::Over(result, false)
+    }
+
+    fn cancelled(reason: Reason) -> Self {
+        let error = match reason {
+            Reason::Asked => io::Error::from_raw_os_error(system::CANCELLED),
+            Reason::Deadline => io::ErrorKind::TimedOut.into(),
+        };
+        Stage::Over(Err(error), true)
+    }
+
     fn is_over(&self) -> bool {
-        matches!(self, Stage::Done(_) | Stage::Cancelled(_))
+        matches!(self, Stage::Over(..))
     }
 
     /// Whether the system or a thread has its memory.
     fn is_busy(&self) -> bool {
         matches!(self, Stage::Running(_) | Stage::InKernel(_))
-    }
-
-    /// The result of a finished operation, and whether it was cancelled.
-    pub(super) fn into_result(self) -> Option<(io::Result<usize>, bool)> {
-        match self {
-            Stage::Done(result) => Some((result, false)),
-            Stage::Cancelled(Reason::Asked) => Some((Err(system::cancelled()), true)),
-            Stage::Cancelled(Reason::Deadline) => Some((Err(io::ErrorKind::TimedOut.into()), true)),
-            _ => None,
-        }
     }
 }
 
@@ -147,7 +147,7 @@ impl Operation {
         }
     }
 
-    fn nature(&self) -> system::Nature {
+    fn nature(&self) -> Nature {
         match self {
             Operation::Callers(request) => request.nature,
             Operation::Owned(operation) => operation.nature(),
@@ -164,22 +164,34 @@ impl Operations {
             helpers: Helpers::for_files(),
             kernel_io: OnceLock::new(),
             is_refused: Mutex::new(false),
-            wanted: OnceLock::new(),
             process: Process::this(),
             is_closing: AtomicBool::new(false),
             callers: Mutex::default(),
-            ended: Condvar::new(),
             count: AtomicUsize::new(0),
             patience: Mutex::default(),
+            ended: Condvar::new(),
         })
     }
 
-    /// Use this many helper threads, and this driver.
-    pub(crate) fn configure(&self, threads: usize, wanted: Option<FileDriver>) {
+    /// Use this many helper threads, and this driver, which is opened now. Others are opened when the first file is adopted.
+    pub(crate) fn configure(
+        &self,
+        threads: usize,
+        wanted: Option<FileDriver>,
+    ) -> Result<(), Error> {
         self.helpers.set_most(threads);
-        if let Some(wanted) = wanted {
-            let _ = self.wanted.set(wanted);
+        match wanted {
+            None => {}
+            Some(FileDriver::Threads) => *lock(&self.is_refused) = true,
+            wanted if wanted != kernel_io::DRIVER => return Err(Error::BackendUnavailable),
+            _ => {
+                let opened = self.open().map(drop);
+                opened.map_err(|error| {
+                    system::shortage(&error).unwrap_or(Error::BackendUnavailable)
+                })?;
+            }
         }
+        Ok(())
     }
 
     /// Whether this is the process of the port.
@@ -196,18 +208,14 @@ impl Operations {
     /// Open it, if it is not open. If the system has no descriptor, memory or thread for it now, the next call tries
     /// again.
     pub(super) fn open(&self) -> io::Result<&dyn KernelIo> {
-        let wants_threads = self.wanted.get() == Some(&FileDriver::Threads);
-        if wants_threads || !self.is_here() {
+        if !self.is_here() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         if let Some(kernel_io) = self.opened() {
             return Ok(kernel_io);
         }
         let mut is_refused = lock(&self.is_refused);
-        if *is_refused {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        if self.opened().is_none() {
+        if !*is_refused && self.opened().is_none() {
             let this = self.this.upgrade().ok_or(io::ErrorKind::Unsupported)?;
             let opened = kernel_io::open(&this, &self.port).inspect_err(|error| {
                 *is_refused = system::shortage(error).is_none();
@@ -215,18 +223,6 @@ impl Operations {
             let _ = self.kernel_io.set(opened);
         }
         self.opened().ok_or(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Open the requested driver. Others are opened when the first file is adopted.
-    pub(crate) fn open_wanted(&self) -> Result<(), Error> {
-        match self.wanted.get() {
-            None | Some(FileDriver::Threads) => Ok(()),
-            wanted if wanted != kernel_io::DRIVER.as_ref() => Err(Error::BackendUnavailable),
-            _ => match self.open() {
-                Ok(_) => Ok(()),
-                Err(error) => Err(system::shortage(&error).unwrap_or(Error::BackendUnavailable)),
-            },
-        }
     }
 
     /// The driver that performs operations. It is determined now, if it was not before.
@@ -239,13 +235,14 @@ impl Operations {
 
     /// Take a file. The system's packets for it have this completion key.
     pub(crate) fn adopt(&self, file: File, key: usize) -> Result<PortFile, (File, io::Error)> {
-        let nature = match system::check(&file) {
+        let mut nature = match system::check(&file) {
             Ok(nature) => nature,
             Err(error) => return Err((file, error)),
         };
-        let kernel_io = self.open().ok();
-        let association = kernel_io.and_then(|kernel_io| kernel_io.associate(&file, key));
-        Ok(PortFile::new(file, nature, association))
+        if let Ok(kernel_io) = self.open() {
+            kernel_io.associate(&file, key, &mut nature);
+        }
+        Ok(PortFile::new(file, nature))
     }
 
     /// Whether an operation can begin.
@@ -302,28 +299,21 @@ impl Operations {
     ) -> Result<(), Error> {
         let _ = self.open();
         self.check()?;
-        let slot = Slot {
-            operation: Some(Operation::Callers(request)),
-            packet,
-            ..Slot::default()
-        };
-        // Who cancels it when the port is closed waits for this lock, and finds the block.
+        let (token, mut slot) = self.slots.insert_default().ok_or(Error::OutOfMemory)?;
+        slot.operation = Some(Operation::Callers(request));
+        slot.packet = packet;
+        // Who cancels it by its block waits until it has begun.
         let mut callers = lock(&self.callers);
-        let token = self.slots.insert(slot).ok_or(Error::OutOfMemory)?;
         let is_one_of_few = callers.len() < FEW;
         callers.insert(packet.overlapped, token);
         drop(callers);
         let request = request.nature.is_systems.then_some(Ok(request));
-        // If it is gone, another thread has cancelled it by its block.
-        if let Some(slot) = self.slots.get(token) {
-            let started = self.start(token, slot, request, is_one_of_few);
-            started.map_err(|(error, _)| {
-                drop(self.forget_block(packet.overlapped, token));
-                // Who closes may wait for it.
-                self.ended.notify_all();
-                error
-            })?;
-        }
+        let started = self.start(token, slot, request, is_one_of_few);
+        started.map_err(|(error, _)| {
+            drop(self.forget_block(packet.overlapped, token));
+            self.on_ended();
+            error
+        })?;
         self.flush();
         Ok(())
     }
@@ -353,32 +343,25 @@ impl Operations {
         is_one_of_few: bool,
     ) -> Result<(), (Error, Slot)> {
         let key = self.slots.key(token);
-        // Of the caller's memory, another thread may know the block, and have cancelled it: its packet comes.
-        if !matches!(slot.stage, Stage::Queued) {
-            return Ok(());
-        }
-        if let Err(error) = self.check() {
-            return Err((error, self.slots.vacate(token.index, slot)));
-        }
-        let begun = match (request, self.opened()) {
-            // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its completion
-            // only. Meanwhile nobody touches its memory: what borrows it for the system is the pointer in the request.
-            (Some(Ok(request)), Some(kernel_io)) => unsafe {
-                match is_one_of_few && request.read_at_once() {
-                    true => Some(Stage::Done(Ok(request.length as usize))),
-                    false => kernel_io.begin(self, key, &request),
-                }
-            },
-            (Some(Err(error)), _) => Some(Stage::Done(Err(error))),
-            _ => None,
+        let start = || {
+            self.check()?;
+            let begun = match (request, self.opened()) {
+                // SAFETY: the operation stays in its slot until the stage is another one, and that is set by its completion
+                // only. Meanwhile nobody touches its memory: what borrows it for the system is the pointer in the request.
+                (Some(Ok(request)), Some(kernel_io)) => unsafe {
+                    match is_one_of_few && request.read_at_once() {
+                        true => Some(Stage::done(Ok(request.memory.length))),
+                        false => kernel_io.begin(self, key, &request),
+                    }
+                },
+                (Some(Err(error)), _) => Some(Stage::done(Err(error))),
+                _ => None,
+            };
+            begun.map_or_else(|| self.to_helpers(key, &slot), Ok)
         };
-        match begun {
-            Some(stage) => slot.stage = stage,
-            None => {
-                if let Err(error) = self.to_helpers(key, &slot) {
-                    return Err((error, self.slots.vacate(token.index, slot)));
-                }
-            }
+        match start() {
+            Ok(stage) => slot.stage = stage,
+            Err(error) => return Err((error, self.slots.vacate(token.index, slot))),
         }
         let is_over = slot.stage.is_over();
         drop(slot);
@@ -393,10 +376,12 @@ impl Operations {
         self.slots.has(key)
     }
 
-    fn to_helpers(&self, key: usize, slot: &Slot) -> Result<(), Error> {
+    /// Queue an operation for a helper thread.
+    fn to_helpers(&self, key: usize, slot: &Slot) -> Result<Stage, Error> {
         let this = self.this.upgrade().ok_or(Error::Closed)?;
         let device = slot.operation.as_ref().and_then(|it| it.nature().device);
-        self.helpers.perform(this, key, device)
+        self.helpers.perform(this, key, device)?;
+        Ok(Stage::Queued)
     }
 
     /// Have the system begin with what was queued for it.
@@ -424,10 +409,15 @@ impl Operations {
             return false;
         };
         let key = self.slots.key(id.0);
-        match slot.stage {
-            Stage::Done(_) | Stage::Cancelled(_) => return false,
-            Stage::Running(ref mut stops @ None) => *stops = Some(reason),
-            Stage::InKernel(ref mut stops @ None) => {
+        match &mut slot.stage {
+            Stage::Over(..) => return false,
+            Stage::Queued => {
+                slot.stage = Stage::cancelled(reason);
+                drop(slot);
+                self.report(key);
+            }
+            Stage::Running(stops @ None) => *stops = Some(reason),
+            Stage::InKernel(stops @ None) => {
                 *stops = Some(reason);
                 if let Some(kernel_io) = self.opened() {
                     kernel_io.cancel(key);
@@ -435,11 +425,6 @@ impl Operations {
             }
             // The system knows, or the thread.
             Stage::Running(_) | Stage::InKernel(_) => {}
-            Stage::Queued => {
-                slot.stage = Stage::Cancelled(reason);
-                drop(slot);
-                self.report(key);
-            }
         }
         true
     }
@@ -460,13 +445,13 @@ impl Operations {
             return None;
         };
         slot.stage = match (completed, reason) {
-            (Completed::Done(result), _) => Stage::Done(result),
-            (Completed::Cancelled, Some(reason)) => Stage::Cancelled(reason),
+            (Completed::Done(result), _) => Stage::done(result),
+            (Completed::Cancelled, Some(reason)) => Stage::cancelled(reason),
             // The system has ended it by itself, or does not take it after all.
-            (Completed::Cancelled, None) => match self.to_helpers(key, &slot) {
-                Ok(()) => Stage::Queued,
-                Err(_) => Stage::Done(Err(system::out_of_memory())),
-            },
+            (Completed::Cancelled, None) => self.to_helpers(key, &slot).unwrap_or_else(|_| {
+                let error = io::Error::from_raw_os_error(system::OUT_OF_MEMORY);
+                Stage::done(Err(error))
+            }),
         };
         let is_over = slot.stage.is_over();
         drop(slot);
@@ -479,8 +464,8 @@ impl Operations {
         self.on_completed(key, completed)
     }
 
-    /// Perform an operation, in a helper thread, unless it was cancelled.
-    pub(super) fn perform(&self, key: usize) {
+    /// Perform an operation, in a helper thread, unless it was cancelled. The thread says when it is about to wait for a device.
+    pub(super) fn perform(&self, key: usize, waits: &dyn Fn()) {
         let begun = self.slots.get_by_key(key).and_then(|mut slot| {
             matches!(slot.stage, Stage::Queued).then(|| {
                 slot.stage = Stage::Running(None);
@@ -488,20 +473,22 @@ impl Operations {
             })?
         });
         let Some(mut operation) = begun else { return };
-        let performing = Performing {
-            operations: self,
-            key,
-            stopped: Cell::new(None),
-            waits: OnceCell::new(),
+        // Why the thread does not go on.
+        let mut stopped = None;
+        let mut goes_on = || {
+            let slot = self.slots.get_by_key(key);
+            stopped = slot.and_then(|slot| match slot.stage {
+                Stage::Running(reason) => reason,
+                _ => None,
+            });
+            stopped.is_none()
         };
         // SAFETY: the memory is the operation's, which this thread has alone; or its caller's, who has promised it.
-        let perform = |request: Request| unsafe { request.perform(&performing) };
+        let perform = |request: Request| unsafe { request.perform(&mut goes_on, waits) };
         let result = operation.request().and_then(perform);
-        let stopped = performing.stopped.take();
-        drop(performing);
         if let Some(mut slot) = self.slots.get_by_key(key) {
             slot.operation = Some(operation);
-            slot.stage = stopped.map_or(Stage::Done(result), Stage::Cancelled);
+            slot.stage = stopped.map_or(Stage::done(result), Stage::cancelled);
         }
         self.report(key);
     }
@@ -526,10 +513,11 @@ impl Operations {
         let (token, slot) = self.slots.named(key)?;
         let packet = match &slot.operation {
             #[cfg(unix)]
-            Some(Operation::Callers(request)) => {
-                let request = *request;
+            &Some(Operation::Callers(request)) => {
                 let Slot { stage, packet, .. } = self.slots.vacate(token.index, slot);
-                let result = stage.into_result()?.0;
+                let Stage::Over(result, _) = stage else {
+                    return None;
+                };
                 let _callers = self.forget_block(packet.overlapped, token);
                 // SAFETY: the block is there until its packet was dequeued, and that is queued after this; and while it is
                 // among those that closing waits for. With the lock, so that it can begin another operation at once.
@@ -547,11 +535,16 @@ impl Operations {
                 Some(packet)
             }
         };
+        self.on_ended();
+        packet
+    }
+
+    /// An operation has ended: who closes may wait for it.
+    fn on_ended(&self) {
         if self.is_closing.load(Ordering::SeqCst) {
-            drop(lock(&self.callers));
+            drop(lock(&self.patience));
             self.ended.notify_all();
         }
-        packet
     }
 
     /// The packet of a finished operation was dequeued: [closing](Self::close) leaves it to be taken. False if it is gone.
@@ -583,13 +576,12 @@ impl Operations {
     /// The completion of a finished operation that was removed.
     fn completion(&self, token: Token, slot: Slot) -> Option<(FileCompletion, Option<Token>)> {
         self.count.fetch_sub(1, Ordering::Relaxed);
-        let (result, is_cancelled) = slot.stage.into_result()?;
-        match slot.operation? {
-            Operation::Owned(operation) => {
+        match (slot.operation?, slot.stage) {
+            (Operation::Owned(operation), Stage::Over(result, is_cancelled)) => {
                 let completion = operation.completed(OperationId(token), result, is_cancelled);
                 Some((completion, slot.timer))
             }
-            Operation::Callers(_) => None,
+            _ => None,
         }
     }
 
@@ -613,7 +605,7 @@ impl Operations {
     pub(crate) fn close(&self) {
         if self.is_here() {
             self.shut();
-            self.wait_while(None, |callers| !callers.is_empty());
+            self.wait_while(None, || !lock(&self.callers).is_empty());
         }
     }
 
@@ -625,14 +617,10 @@ impl Operations {
         }
         self.shut();
         let until = *lock(&self.patience);
-        self.wait_while(until, |_| {
-            self.slots.iter().any(|slot| slot.stage.is_busy())
-        });
+        let is_any_busy = || self.slots.iter().any(|slot| slot.stage.is_busy());
+        self.wait_while(until, is_any_busy);
         let (mut completions, mut left_behind) = (Vec::new(), 0);
-        for token in self.tokens() {
-            let Some(mut slot) = self.slots.get(token) else {
-                continue;
-            };
+        for (token, mut slot) in self.slots.iter_named() {
             if slot.stage.is_busy() {
                 slot.is_left_behind = true;
                 left_behind += 1;
@@ -644,8 +632,9 @@ impl Operations {
         (completions, left_behind)
     }
 
-    fn tokens(&self) -> Vec<Token> {
-        self.slots.iter_named().map(|(token, _)| token).collect()
+    /// The operations that there are, one after the other, with no lock held.
+    fn tokens(&self) -> impl Iterator<Item = Token> {
+        self.slots.iter_named().map(|(token, _)| token)
     }
 
     fn shut(&self) {
@@ -663,19 +652,18 @@ impl Operations {
     }
 
     /// Wait for operations to end, at most until then; and if all have ended, for the thread that owns the ring.
-    fn wait_while(&self, until: Option<Instant>, is_busy: impl Fn(&HashMap<usize, Token>) -> bool) {
-        let mut callers = lock(&self.callers);
-        while is_busy(&callers) {
+    fn wait_while(&self, until: Option<Instant>, is_any_busy: impl Fn() -> bool) {
+        let mut patience = lock(&self.patience);
+        while is_any_busy() {
             let left = until.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return;
             }
-            let waited = self.ended.wait_timeout(callers, left.min(TICK));
-            drop(waited);
+            drop(self.ended.wait_timeout(patience, left.min(TICK)));
             self.take_completed();
-            callers = lock(&self.callers);
+            patience = lock(&self.patience);
         }
-        drop(callers);
+        drop(patience);
         if let Some(kernel_io) = self.opened() {
             if !self.slots.iter().any(|slot| slot.stage.is_busy()) {
                 kernel_io.join();
@@ -697,32 +685,6 @@ impl Operations {
     }
 }
 
-/// An operation that a helper thread performs.
-struct Performing<'a> {
-    operations: &'a Operations,
-    key: usize,
-    /// Why the thread does not go on.
-    stopped: Cell<Option<Reason>>,
-    /// The thread waits for a device.
-    waits: OnceCell<ThreadThatWaits<'a>>,
-}
-
-impl Progress for Performing<'_> {
-    fn goes_on(&self) -> bool {
-        let slot = self.operations.slots.get_by_key(self.key);
-        let reason = slot.and_then(|slot| match slot.stage {
-            Stage::Running(reason) => reason,
-            _ => None,
-        });
-        self.stopped.set(reason);
-        reason.is_none()
-    }
-
-    fn waits(&self) {
-        self.waits.get_or_init(|| self.operations.helpers.waits());
-    }
-}
-
 /// What the system still uses stays where it is. It uses nothing of a forked child, where another thread may have had a slot locked.
 impl Drop for Operations {
     fn drop(&mut self) {
@@ -739,25 +701,6 @@ impl Drop for Operations {
 mod tests {
     use super::*;
     use crate::CompletionPort;
-
-    /// Another thread has cancelled it, by the caller's block, and is about to queue its packet.
-    #[test]
-    fn what_was_cancelled_is_not_begun() -> io::Result<()> {
-        let port = CompletionPort::new()?;
-        let operations = port.operations();
-        let file = PortFile::new(tempfile::tempfile()?, system::Nature::default(), None);
-        let slot = Slot {
-            operation: Some(Operation::Owned(FileOperation::sync_all(&file))),
-            stage: Stage::Cancelled(Reason::Asked),
-            ..Slot::default()
-        };
-        let token = operations.slots.insert(slot).expect("there is room");
-        let slot = operations.slots.get(token).expect("it is there");
-        assert!(operations.start(token, slot, None, true).is_ok());
-        let slot = operations.slots.get(token).expect("it is there");
-        assert!(matches!(slot.stage, Stage::Cancelled(Reason::Asked)));
-        Ok(())
-    }
 
     /// Another thread was about to begin an operation when the process was forked.
     #[test]

@@ -7,8 +7,9 @@
 //!
 //! | lock | who has it | taken while it is held |
 //! |---|---|---|
-//! | `callers` | who begins, completes or cancels with the caller's memory; who closes | `slot`, by who begins or closes |
-//! | `slot`, of one operation | who begins, cancels, completes or takes it; on Windows for `ReadFile` or `WriteFile` | one of the queues |
+//! | `patience` | who closes | `slot`, or `callers` |
+//! | `slot`, of one operation | who begins, cancels, completes or takes it; on Windows for `ReadFile` or `WriteFile` | `callers`, by who begins; one of the queues |
+//! | `callers` | who begins, completes or cancels with the caller's memory; who closes | none |
 //! | the ring's `queue`, the helpers' `state` | who begins, cancels, or takes a batch or a job, for a few lines | none |
 //!
 //! Nobody copies more than 16 KiB with a lock, but in `ReadFile` and `WriteFile`.
@@ -49,4 +50,4 @@ pub(crate) use self::in_flight::{Operations, Reason};
 #[cfg(unix)]
 pub use self::overlapped::Overlapped;
 #[cfg(unix)]
-pub(crate) use self::{overlapped::Memory, request::Kind};
+pub(crate) use self::request::{Kind, Memory, Part};

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::request::{Kind, MOST, Part, Request};
+use super::request::{Kind, MOST, Memory, Request};
 use super::{OperationId, Operations, Reason, system};
 use crate::support::lock::lock;
 use crate::values::entry::Status;
@@ -112,11 +112,9 @@ impl Overlapped {
 }
 
 impl Status {
-    fn new(kind: Kind, result: &io::Result<usize>, length: u32) -> Self {
+    fn new(kind: Kind, result: &io::Result<usize>, length: usize) -> Self {
         match result {
-            Ok(0) if matches!(kind, Kind::Read | Kind::ReadParts) && length > 0 => {
-                Status::END_OF_FILE
-            }
+            Ok(0) if kind == Kind::Read && length > 0 => Status::END_OF_FILE,
             Ok(_) => Status::SUCCESS,
             Err(error) => Status(error.raw_os_error().unwrap_or(libc::EIO) as u16),
         }
@@ -139,11 +137,10 @@ impl Operations {
     ) -> Result<(), Error> {
         // SAFETY: by the promise.
         let offset = unsafe { (*overlapped).offset() };
-        let length = u32::try_from(memory.length).ok();
-        let is_possible = i64::try_from(offset).is_ok() && memory.parts <= i32::MAX as usize;
-        let Some(length) = length.filter(|&length| length <= MOST && is_possible) else {
+        let is_short = memory.length <= MOST as usize && memory.parts <= i32::MAX as usize;
+        if !is_short || i64::try_from(offset).is_err() {
             return Err(Error::InvalidParameter);
-        };
+        }
         let file = file.as_fd().as_raw_fd();
         // SAFETY: it is open.
         let borrowed = unsafe { system::borrow(file) };
@@ -151,11 +148,8 @@ impl Operations {
         let request = Request {
             file,
             nature,
-            association: None,
             kind,
-            memory: memory.first,
-            length,
-            parts: memory.parts as u32,
+            memory,
             offset,
         };
         let packet = Entry::new(completion_key, 0, overlapped.expose_provenance());
@@ -180,45 +174,6 @@ impl Operations {
     }
 }
 
-/// The caller's memory, or an array of parts of it.
-pub(crate) struct Memory {
-    first: *mut u8,
-    /// How many bytes, of all parts together.
-    length: usize,
-    parts: usize,
-}
-
-impl Memory {
-    pub(crate) const NONE: Self = Memory {
-        first: std::ptr::null_mut(),
-        length: 0,
-        parts: 0,
-    };
-
-    pub(crate) fn of(memory: *mut [u8]) -> Self {
-        Memory {
-            first: memory.cast(),
-            length: memory.len(),
-            parts: 0,
-        }
-    }
-
-    /// # Safety
-    ///
-    /// That many parts can be read.
-    pub(crate) unsafe fn of_parts(first: *const Part, parts: usize) -> Self {
-        let length = (0..parts).fold(0_usize, |sum, index| {
-            // SAFETY: by the promise.
-            sum.saturating_add(unsafe { (*first.add(index)).length })
-        });
-        Memory {
-            first: first.cast_mut().cast(),
-            length,
-            parts,
-        }
-    }
-}
-
 fn os_error(error: io::Error) -> Error {
     Error::Os(error.raw_os_error().unwrap_or(libc::EINVAL))
 }
@@ -233,7 +188,7 @@ pub(super) unsafe fn complete(
     request: &Request,
     result: io::Result<usize>,
 ) -> Entry {
-    packet.status = Status::new(request.kind, &result, request.length);
+    packet.status = Status::new(request.kind, &result, request.memory.length);
     let count = result.unwrap_or(0);
     packet.transferred = count as u32;
     let overlapped = ptr::with_exposed_provenance::<Overlapped>(packet.overlapped);

@@ -9,14 +9,15 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::slice;
 
-use super::system::{self, Nature, RawFile};
+use super::helpers::Device;
+use super::system::{self, RawFile};
 
 /// The maximum number of bytes of one transfer.
 pub(super) const MOST: u32 = 1 << 30;
 
 /// A read of no more may be done at once.
 #[cfg(target_os = "linux")]
-const AT_ONCE_BYTES: u32 = 16 << 10;
+const AT_ONCE_BYTES: usize = 16 << 10;
 
 /// The maximum of one system call that reads.
 const PIECE: usize = 256 << 10;
@@ -26,29 +27,59 @@ const PIECE: usize = 256 << 10;
 pub(crate) enum Kind {
     Read,
     Write,
-    /// The memory is the [parts](Part).
-    ReadParts,
-    WriteParts,
     SyncAll,
     SyncData,
 }
 
-/// With which port a file is associated, where the system has to know it.
-pub(super) type Association = Option<u64>;
+/// What matters here of the system of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Nature {
+    /// The system can begin an operation on the file without waiting for anything.
+    pub(super) is_systems: bool,
+    /// With which port the file is associated, where the system has to know it.
+    #[cfg_attr(not(windows), allow(dead_code, reason = "only there it has a value"))]
+    pub(super) association: Option<u64>,
+    /// What a thread may have to wait for, for how long nobody knows.
+    pub(super) device: Option<Device>,
+}
 
 /// An operation, as it is passed to the system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) file: RawFile,
     pub(super) nature: Nature,
-    #[cfg_attr(not(windows), allow(dead_code, reason = "only there it has a value"))]
-    pub(super) association: Association,
     pub(super) kind: Kind,
-    pub(super) memory: *mut u8,
-    /// How many bytes, of all parts together.
-    pub(super) length: u32,
-    pub(super) parts: u32,
+    pub(super) memory: Memory,
     pub(super) offset: u64,
+}
+
+/// The memory of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// The bytes, or an array of [parts](Part) of them, if there are any.
+    pub(super) first: *mut u8,
+    /// How many bytes, of all parts together.
+    pub(super) length: usize,
+    pub(super) parts: usize,
+}
+
+impl Memory {
+    pub(crate) fn of(bytes: *mut [u8]) -> Self {
+        Memory {
+            first: bytes.cast(),
+            length: bytes.len(),
+            parts: 0,
+        }
+    }
+
+    pub(crate) fn of_parts(parts: &[Part]) -> Self {
+        let lengths = parts.iter().map(|part| part.length);
+        Memory {
+            first: parts.as_ptr().cast_mut().cast(),
+            length: lengths.fold(0, usize::saturating_add),
+            parts: parts.len(),
+        }
+    }
 }
 
 /// `iovec` — A part of an operation's memory.
@@ -66,6 +97,19 @@ impl Part {
     pub(super) fn new(memory: *mut u8, length: usize) -> Self {
         Part { memory, length }
     }
+
+    /// Pieces of no more than so many bytes, of which one may have none.
+    fn pieces(self, most: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+        let Part { memory, length } = self;
+        (0..length.max(1)).step_by(most).map(move |at| {
+            // A slice has an address even if it has no bytes.
+            let memory = match length {
+                0 => NonNull::dangling().as_ptr(),
+                _ => memory.wrapping_add(at),
+            };
+            (memory, most.min(length - at))
+        })
+    }
 }
 
 #[cfg(unix)]
@@ -79,22 +123,6 @@ const _: () = assert!(
 unsafe impl Send for Request {}
 
 impl Request {
-    pub(super) fn with_file<R>(&self, work: impl FnOnce(&File) -> R) -> R {
-        // SAFETY: the file is open, and not closed here.
-        let file = unsafe { system::borrow(self.file) };
-        work(&file)
-    }
-
-    /// The parts of its memory.
-    ///
-    /// # Safety
-    ///
-    /// It has parts, and they are valid.
-    unsafe fn parts(&self) -> &[Part] {
-        // SAFETY: by the promise. A vector is aligned also if it is empty.
-        unsafe { slice::from_raw_parts(self.memory.cast(), self.parts as usize) }
-    }
-
     /// Read all of it, if it is short and in memory: to copy so little takes no longer than to queue it. Some kernels say 0 where
     /// there is more, so the end of a file is not known here.
     ///
@@ -103,15 +131,18 @@ impl Request {
     /// The memory is valid, and nobody else uses it meanwhile.
     #[cfg(target_os = "linux")]
     pub(super) unsafe fn read_at_once(&self) -> bool {
-        let is_short = (1..=AT_ONCE_BYTES).contains(&self.length);
+        let memory = self.memory;
+        let is_short = memory.parts == 0 && (1..=AT_ONCE_BYTES).contains(&memory.length);
         // A device that copies itself would be waited for.
         if self.kind != Kind::Read || !is_short || system::is_unbuffered(self.file) {
             return false;
         }
-        // SAFETY: by the promise.
-        let bytes = unsafe { slice::from_raw_parts_mut(self.memory, self.length as usize) };
-        let read = self.with_file(|file| system::read_cached(file, bytes, self.offset));
-        read == Some(bytes.len())
+        // SAFETY: by the promise, as the file is open.
+        unsafe {
+            let bytes = slice::from_raw_parts_mut(memory.first, memory.length);
+            let read = system::read_cached(&system::borrow(self.file), bytes, self.offset);
+            read == Some(memory.length)
+        }
     }
 
     /// The system does not tell what is in memory.
@@ -124,112 +155,65 @@ impl Request {
         false
     }
 
-    /// Perform it, and wait for it. A long read may end between two pieces.
+    /// Perform it, and wait for it. A long read ends between two pieces if it is not to go on. It says when it is about to wait
+    /// for a device.
     ///
     /// # Safety
     ///
     /// The memory is valid, and nobody else uses it meanwhile.
-    pub(super) unsafe fn perform(&self, progress: &dyn Progress) -> io::Result<usize> {
-        let whole = [Part::new(self.memory, self.length as usize)];
-        self.with_file(|file| {
-            let parts = match self.kind {
-                Kind::Read | Kind::Write => &whole,
-                // SAFETY: by the promise.
-                Kind::ReadParts | Kind::WriteParts => unsafe { self.parts() },
-                Kind::SyncAll | Kind::SyncData => {
-                    progress.waits();
-                    let is_all = self.kind == Kind::SyncAll;
-                    let done = if is_all {
-                        file.sync_all()
-                    } else {
-                        file.sync_data()
-                    };
-                    return done.map(|()| 0);
-                }
-            };
-            // SAFETY: by the promise.
-            unsafe { self.perform_parts(file, parts, progress) }
-        })
-    }
-
-    /// `pread`, `pwrite` — One part after the other, up to a short one. What was done before an error is reported first.
-    ///
-    /// # Safety
-    ///
-    /// The memory of the parts is valid, and nobody else uses it meanwhile.
-    unsafe fn perform_parts(
+    pub(super) unsafe fn perform(
         &self,
-        file: &File,
-        parts: &[Part],
-        progress: &dyn Progress,
+        goes_on: &mut dyn FnMut() -> bool,
+        waits: &dyn Fn(),
     ) -> io::Result<usize> {
-        let reads = matches!(self.kind, Kind::Read | Kind::ReadParts);
+        let memory = self.memory;
+        let reads = self.kind == Kind::Read;
         if !reads {
-            progress.waits();
+            waits();
         }
+        // SAFETY: by the promise, as the file is open.
+        let file = unsafe { system::borrow(self.file) };
+        let whole = [Part::new(memory.first, memory.length)];
+        let parts = match self.kind {
+            Kind::SyncAll => return file.sync_all().map(|()| 0),
+            Kind::SyncData => return file.sync_data().map(|()| 0),
+            _ if memory.parts == 0 => &whole,
+            // SAFETY: by the promise.
+            _ => unsafe { slice::from_raw_parts(memory.first.cast::<Part>(), memory.parts) },
+        };
         // The kernel may copy a whole call without letting another thread have the processor, and not every system writes more.
         let most = if reads { PIECE } else { MOST as usize };
         let mut done = 0;
-        for part in parts {
-            let mut at = 0;
-            loop {
-                let length = (part.length - at).min(most);
-                // A slice has an address even if it has no bytes.
-                let memory = match length {
-                    0 => NonNull::dangling().as_ptr(),
-                    // SAFETY: it is within the part.
-                    _ => unsafe { part.memory.add(at) },
-                };
-                // SAFETY: by the promise. Of what is written there is no reference that could change it.
-                let count = unsafe {
-                    let offset = self.offset + done as u64;
-                    match reads {
-                        true => read_at(
-                            file,
-                            slice::from_raw_parts_mut(memory, length),
-                            offset,
-                            progress,
-                        ),
-                        false => {
-                            system::write_at(file, slice::from_raw_parts(memory, length), offset)
-                        }
-                    }
-                };
-                let count = match count {
-                    Err(_) if done > 0 => return Ok(done),
-                    count => count?,
-                };
-                at += count;
-                done += count;
-                let is_whole = at == part.length;
-                if count < length || !(is_whole || reads && progress.goes_on()) {
-                    return Ok(done);
+        for (memory, length) in parts.iter().flat_map(|part| part.pieces(most)) {
+            if done > 0 && reads && !goes_on() {
+                break;
+            }
+            let offset = self.offset + done as u64;
+            // SAFETY: by the promise. Of what is written there is no reference that could change it.
+            let count = unsafe {
+                if reads {
+                    let bytes = slice::from_raw_parts_mut(memory, length);
+                    read_at(&file, bytes, offset, waits)
+                } else {
+                    system::write_at(&file, slice::from_raw_parts(memory, length), offset)
                 }
-                if is_whole {
-                    break;
-                }
+            };
+            let count = match count {
+                // What was done is reported first.
+                Err(_) if done > 0 => break,
+                count => count?,
+            };
+            done += count;
+            if count < length {
+                break;
             }
         }
         Ok(done)
     }
 }
 
-/// What performs an operation hears of it.
-pub(super) trait Progress {
-    /// Whether to go on after a piece of a long read.
-    fn goes_on(&self) -> bool;
-
-    /// From here on it may wait for a device.
-    fn waits(&self);
-}
-
 /// `pread` — What is in memory first, and only for what is not the thread waits.
-fn read_at(
-    file: &File,
-    bytes: &mut [u8],
-    offset: u64,
-    progress: &dyn Progress,
-) -> io::Result<usize> {
+fn read_at(file: &File, bytes: &mut [u8], offset: u64, waits: &dyn Fn()) -> io::Result<usize> {
     let mut done = 0;
     loop {
         match system::read_cached(file, &mut bytes[done..], offset + done as u64) {
@@ -237,7 +221,7 @@ fn read_at(
             Some(0) => break,
             Some(count) => done += count,
             None => {
-                progress.waits();
+                waits();
                 break;
             }
         }
@@ -260,6 +244,7 @@ mod tests {
 
     use super::*;
 
+    #[derive(Default)]
     struct Counted {
         goes_on: bool,
         pieces: Cell<usize>,
@@ -267,24 +252,21 @@ mod tests {
     }
 
     impl Counted {
+        fn perform(&self, request: &Request) -> io::Result<usize> {
+            let mut goes_on = || {
+                self.pieces.set(self.pieces.get() + 1);
+                self.goes_on
+            };
+            let waits = || self.waits.set(self.waits.get() + 1);
+            // SAFETY: each test has the memory.
+            unsafe { request.perform(&mut goes_on, &waits) }
+        }
+
         fn new(goes_on: bool) -> Self {
-            let [pieces, waits] = Default::default();
             Counted {
                 goes_on,
-                pieces,
-                waits,
+                ..Self::default()
             }
-        }
-    }
-
-    impl Progress for Counted {
-        fn goes_on(&self) -> bool {
-            self.pieces.set(self.pieces.get() + 1);
-            self.goes_on
-        }
-
-        fn waits(&self) {
-            self.waits.set(self.waits.get() + 1);
         }
     }
 
@@ -300,11 +282,8 @@ mod tests {
         Request {
             file: system::raw(file),
             nature: Nature::default(),
-            association: None,
             kind: Kind::Read,
-            memory: memory.as_mut_ptr(),
-            length: memory.len() as u32,
-            parts: 0,
+            memory: Memory::of(memory),
             offset,
         }
     }
@@ -313,38 +292,29 @@ mod tests {
     fn memory_without_bytes_needs_no_address() -> io::Result<()> {
         let file = tempfile::tempfile()?;
         for kind in [Kind::Read, Kind::Write] {
+            let none = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
             let request = Request {
-                file: system::raw(&file),
-                nature: Nature::default(),
-                association: None,
                 kind,
-                memory: std::ptr::null_mut(),
-                length: 0,
-                parts: 0,
-                offset: 0,
+                memory: Memory::of(none),
+                ..read_request(&file, &mut [], 0)
             };
-            // SAFETY: there is no memory.
-            assert_eq!(unsafe { request.perform(&Counted::new(true)) }?, 0);
+            assert_eq!(Counted::new(true).perform(&request)?, 0);
         }
         Ok(())
     }
 
     #[cfg(all(unix, target_pointer_width = "64"))]
     #[test]
-    fn a_part_that_is_longer_than_one_transfer_is_written_in_part() -> io::Result<()> {
+    fn a_part_that_is_longer_than_one_transfer_is_written_in_pieces() -> io::Result<()> {
         let file = File::options().write(true).open("/dev/null")?;
         let mut memory = vec![0; MOST as usize + 1];
-        let mut parts = [Part::new(memory.as_mut_ptr(), memory.len())];
+        let parts = [Part::new(memory.as_mut_ptr(), memory.len())];
         let request = Request {
-            kind: Kind::WriteParts,
-            memory: parts.as_mut_ptr().cast(),
-            length: MOST,
-            parts: 1,
+            kind: Kind::Write,
+            memory: Memory::of_parts(&parts),
             ..read_request(&file, &mut [], 0)
         };
-        // SAFETY: the memory is there.
-        let written = unsafe { request.perform(&Counted::new(true)) }?;
-        assert_eq!(written, MOST as usize);
+        assert_eq!(Counted::new(true).perform(&request)?, memory.len());
         Ok(())
     }
 
@@ -362,14 +332,12 @@ mod tests {
             let mut memory = vec![0; length];
             let request = read_request(&file, &mut memory, offset as u64);
             let progress = Counted::new(true);
-            // SAFETY: the memory is there.
-            let read = unsafe { request.perform(&progress) }?;
+            let read = progress.perform(&request)?;
             assert_eq!(read, length.min(LENGTH - offset));
             assert_eq!(memory[..read], content[offset..][..read]);
             assert_eq!(progress.pieces.get(), length.div_ceil(PIECE) - 1);
             let progress = Counted::new(false);
-            // SAFETY: as above.
-            let read = unsafe { request.perform(&progress) }?;
+            let read = progress.perform(&request)?;
             assert_eq!(read, length.min(PIECE));
             assert_eq!(progress.pieces.get(), usize::from(length > PIECE));
         }
@@ -388,8 +356,7 @@ mod tests {
             let mut memory = vec![0; length];
             let request = read_request(&file, &mut memory, 0);
             let progress = Counted::new(true);
-            // SAFETY: the memory is there.
-            let count = unsafe { request.perform(&progress) }.expect("it can be read");
+            let count = progress.perform(&request).expect("it can be read");
             assert_eq!(memory[..count], content);
             progress.waits.get() > 0
         };

@@ -10,57 +10,44 @@ use std::os::unix::fs::FileExt;
 
 pub(super) use std::os::fd::RawFd as RawFile;
 
-use super::helpers::Device;
+use super::request::Nature;
 use crate::Error;
 use crate::os::calls::call_error;
-
-/// What matters here of the system of a file.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Nature {
-    /// The system can begin an operation on the file without waiting for anything.
-    pub(super) is_systems: bool,
-    /// What a thread may have to wait for, for how long nobody knows.
-    pub(super) device: Option<Device>,
-}
 
 /// Whether this is a file, so that an operation on it ends.
 ///
 /// This asks nobody but the kernel, so that it does not wait for the daemon of a FUSE file, or for another machine.
 #[cfg(target_os = "linux")]
 pub(super) fn check(file: &File) -> io::Result<Nature> {
-    // SAFETY: any bits are a value of the structure.
-    let mut status: libc::statx = unsafe { std::mem::zeroed() };
-    let (fd, path) = (file.as_raw_fd(), c"".as_ptr());
-    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    let wanted = libc::STATX_TYPE | libc::STATX_SIZE | libc::STATX_BLOCKS;
-    // SAFETY: the path ends, and there is room for the status.
-    let done = unsafe { libc::statx(fd, path, flags, wanted, &raw mut status) };
-    // What is made up has no blocks, whatever its length.
-    let (mode, is_stored_nowhere, device) = if done == 0 {
-        let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
-        let is_stored_nowhere = status.stx_size == 0 || status.stx_blocks == 0;
-        (
-            libc::mode_t::from(status.stx_mode),
-            is_stored_nowhere,
-            device,
-        )
-    } else {
-        use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::MetadataExt;
+
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::BLOCKS;
+    let (mode, length, blocks, device) = match statx(file, c"", flags, wanted) {
+        Ok(it) => {
+            let device = libc::makedev(it.stx_dev_major, it.stx_dev_minor);
+            (it.stx_mode.into(), it.stx_size, it.stx_blocks, device)
+        }
         // A sandbox may not know the call.
-        let metadata = file.metadata()?;
-        let is_stored_nowhere = metadata.len() == 0 || metadata.blocks() == 0;
-        (metadata.mode(), is_stored_nowhere, metadata.dev())
+        Err(_) => {
+            let it = file.metadata()?;
+            (it.mode(), it.len(), it.blocks(), it.dev())
+        }
     };
     check_kind(mode)?;
     let is_file = mode & libc::S_IFMT == libc::S_IFREG;
-    // Nor is there a device that has it.
-    if is_file && is_stored_nowhere && libc::major(device) == 0 && is_made_up(device)? {
+    // What is made up has no blocks, whatever its length, and there is no device that has it.
+    let may_be_made_up = is_file && (length == 0 || blocks == 0) && libc::major(device) == 0;
+    if may_be_made_up && is_made_up(device)? {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
     let is_systems = never_waits(file);
     Ok(Nature {
         is_systems,
         device: (!is_systems).then_some(device),
+        ..Nature::default()
     })
 }
 
@@ -123,14 +110,13 @@ fn is_made_up(device: libc::dev_t) -> io::Result<bool> {
 /// Whether the kernel begins operations on a file without waiting. It says at once if it does not.
 #[cfg(target_os = "linux")]
 fn never_waits(file: &File) -> bool {
-    match try_read_cached(file, &mut [0], 0) {
-        Ok(_) => true,
+    use rustix::io::Errno;
+
+    !matches!(
+        try_read_cached(file, &mut [0], 0),
         // The first is that of a file that was not opened to read: nobody knows of it.
-        Err(error) => !matches!(
-            error.raw_os_error(),
-            Some(libc::EBADF | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM | libc::EACCES)
-        ),
-    }
+        Err(Errno::BADF | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS)
+    )
 }
 
 /// The descriptor number of a file.
@@ -149,9 +135,10 @@ pub(super) unsafe fn borrow(file: RawFile) -> ManuallyDrop<File> {
 }
 
 /// The error of an operation for which the system has no memory.
-pub(super) fn out_of_memory() -> io::Error {
-    io::Error::from_raw_os_error(libc::ENOMEM)
-}
+pub(super) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
+
+/// The error of a cancelled operation.
+pub(super) const CANCELLED: i32 = libc::ECANCELED;
 
 /// The error if the system lacks something now, and may have it later.
 pub(super) fn shortage(error: &io::Error) -> Option<Error> {
@@ -160,11 +147,6 @@ pub(super) fn shortage(error: &io::Error) -> Option<Error> {
         libc::EAGAIN => Some(Error::OutOfMemory),
         _ => None,
     }
-}
-
-/// The error of a cancelled operation.
-pub(super) fn cancelled() -> io::Error {
-    io::Error::from_raw_os_error(libc::ECANCELED)
 }
 
 /// `pread`
@@ -191,25 +173,11 @@ pub(super) fn is_unbuffered(file: RawFile) -> bool {
 
 /// `preadv2` with `RWF_NOWAIT`
 #[cfg(target_os = "linux")]
-fn try_read_cached(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-    let part = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
-    let halves = [offset, offset >> 32].map(|half| half as libc::c_long);
-    // SAFETY: the memory is there for the call.
-    let count = unsafe {
-        libc::syscall(
-            libc::SYS_preadv2,
-            file.as_raw_fd(),
-            &raw const part,
-            1 as libc::c_int,
-            halves[0],
-            halves[1],
-            libc::RWF_NOWAIT,
-        )
-    };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+fn try_read_cached(file: &File, bytes: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+    use rustix::io::{ReadWriteFlags, preadv2};
+
+    let mut parts = [io::IoSliceMut::new(bytes)];
+    preadv2(file, &mut parts, offset, ReadWriteFlags::NOWAIT)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -217,15 +185,11 @@ pub(super) fn read_cached(_: &File, _: &mut [u8], _offset: u64) -> Option<usize>
     None
 }
 
-/// `setpriority` — This thread gets about a tenth of what one with the priority of now gets, if both want a processor.
+/// `nice` — This thread gets about a tenth of what one with the priority of now gets, if both want a processor.
 #[cfg(target_os = "linux")]
 pub(super) fn lower_priority() {
-    const STEPS: i32 = 10;
     // SAFETY: no argument is a pointer. Here a thread has a priority of its own.
-    unsafe {
-        let now = libc::getpriority(libc::PRIO_PROCESS, 0);
-        libc::setpriority(libc::PRIO_PROCESS, 0, now + STEPS);
-    }
+    unsafe { libc::nice(10) };
 }
 
 /// Elsewhere a process has a priority, and no thread.

@@ -97,9 +97,9 @@ impl<T, M> Builder<T, M> {
     /// As [`crate::Builder::build`], also for the chosen [`FileDriver`].
     pub fn build(self) -> Result<Port<T, M>, Error> {
         let port = self.options.build()?;
-        let port = Port::assemble(port, self.helper_threads, self.file_driver);
-        port.shared.files.open_wanted()?;
-        Ok(port)
+        let files = port.operations();
+        files.configure(self.helper_threads, self.file_driver)?;
+        Ok(Port::assemble(port, self.helper_threads))
     }
 }
 

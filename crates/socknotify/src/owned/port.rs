@@ -16,7 +16,7 @@ use super::slot::record::Reasons;
 use super::source::{Source, raw};
 use super::time::deadlines::Deadlines;
 use super::time::timers::Timers;
-use super::{AdoptError, Closed, FileDriver, Held, Id, Interest, Readiness};
+use super::{AdoptError, Closed, Held, Id, Interest, Readiness};
 use crate::files::{DEFAULT_THREADS, Helpers, Operations};
 use crate::owned::serve::crew::Crew;
 use crate::support::lock;
@@ -325,21 +325,15 @@ impl<T, M> Port<T, M> {
 /// ```
 impl<T, M> From<CompletionPort> for Port<T, M> {
     fn from(port: CompletionPort) -> Self {
-        Self::assemble(port, DEFAULT_THREADS, None)
+        Self::assemble(port, DEFAULT_THREADS)
     }
 }
 
 impl<T, M> Port<T, M> {
-    pub(super) fn assemble(
-        port: CompletionPort,
-        helper_threads: usize,
-        driver: Option<FileDriver>,
-    ) -> Self {
+    pub(super) fn assemble(port: CompletionPort, helper_threads: usize) -> Self {
         let files = Arc::clone(port.operations());
-        files.configure(helper_threads, driver);
         // Work that blocks keeps no operation from being performed.
-        let helpers = Helpers::new();
-        helpers.set_most(helper_threads);
+        let helpers = Helpers::new(helper_threads);
         Port {
             shared: Arc::new(Shared {
                 connections: Arc::new(Connections::new(port)),

@@ -5,7 +5,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
-use crate::files::{Kind, Memory, Overlapped};
+use crate::files::{Kind, Memory, Overlapped, Part};
 use crate::{CompletionPort, Error};
 
 /// Only on Unix. On Windows `ReadFile` and `WriteFile` do the same on a file that is
@@ -68,9 +68,9 @@ impl CompletionPort {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        let (operations, memory) = (self.operations(), Memory::of(memory));
+        let (files, memory) = (&self.operations, Memory::of(memory));
         // SAFETY: the promise is the same.
-        unsafe { operations.begin_at(Kind::Read, file, memory, completion_key, overlapped) }
+        unsafe { files.begin_at(Kind::Read, file, memory, completion_key, overlapped) }
     }
 
     /// `WriteFile` — Begins to write memory to a file, as [`read_at`](Self::read_at) reads.
@@ -91,9 +91,9 @@ impl CompletionPort {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        let (operations, memory) = (self.operations(), Memory::of(memory.cast_mut()));
+        let (files, memory) = (&self.operations, Memory::of(memory.cast_mut()));
         // SAFETY: the promise is the same, and what is written is only read.
-        unsafe { operations.begin_at(Kind::Write, file, memory, completion_key, overlapped) }
+        unsafe { files.begin_at(Kind::Write, file, memory, completion_key, overlapped) }
     }
 
     /// `preadv` — Begins to read from a file into several parts of memory, one after the other, as
@@ -117,9 +117,9 @@ impl CompletionPort {
     ) -> Result<(), Error> {
         // SAFETY: the promise is the same; and an `IoSliceMut` has the layout of a part.
         unsafe {
-            let memory = Memory::of_parts(parts.cast(), parts.len());
-            let operations = self.operations();
-            operations.begin_at(Kind::ReadParts, file, memory, completion_key, overlapped)
+            let memory = Memory::of_parts(&*(parts as *const [Part]));
+            let files = &self.operations;
+            files.begin_at(Kind::Read, file, memory, completion_key, overlapped)
         }
     }
 
@@ -144,9 +144,9 @@ impl CompletionPort {
     ) -> Result<(), Error> {
         // SAFETY: the promise is the same; and an `IoSlice` has the layout of a part.
         unsafe {
-            let memory = Memory::of_parts(parts.cast(), parts.len());
-            let operations = self.operations();
-            operations.begin_at(Kind::WriteParts, file, memory, completion_key, overlapped)
+            let memory = Memory::of_parts(&*(parts as *const [Part]));
+            let files = &self.operations;
+            files.begin_at(Kind::Write, file, memory, completion_key, overlapped)
         }
     }
 
@@ -170,14 +170,13 @@ impl CompletionPort {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        let (operations, memory) = (self.operations(), Memory::NONE);
-        let kind = if only_data {
-            Kind::SyncData
-        } else {
-            Kind::SyncAll
+        let kind = match only_data {
+            true => Kind::SyncData,
+            false => Kind::SyncAll,
         };
+        let (files, none) = (&self.operations, Memory::of(&mut []));
         // SAFETY: the promise is the same.
-        unsafe { operations.begin_at(kind, file, memory, completion_key, overlapped) }
+        unsafe { files.begin_at(kind, file, none, completion_key, overlapped) }
     }
 
     /// `CancelIoEx` — Cancels an operation, if that is still possible. Its packet comes in any case, with an error or

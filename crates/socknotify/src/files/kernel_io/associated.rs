@@ -9,20 +9,19 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::windows::io::AsRawHandle;
-use std::ptr::null_mut;
+use std::ptr::slice_from_raw_parts_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use windows_sys::Win32::Foundation::{
-    ERROR_HANDLE_EOF, ERROR_IO_PENDING, HANDLE, RtlNtStatusToDosError, STATUS_CANCELLED,
-    STATUS_END_OF_FILE, STATUS_PENDING,
+    HANDLE, RtlNtStatusToDosError, STATUS_CANCELLED, STATUS_END_OF_FILE, STATUS_PENDING,
 };
-use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 
-use super::{Association, Completed, Entry, FileDriver, KernelIo, Operations, Request, Stage};
+use super::{Completed, Entry, FileDriver, KernelIo, Nature, Operations, Request, Stage};
 use crate::backend::SystemPort;
 use crate::files::request::Kind;
+use crate::files::system;
 use crate::support::lock::lock;
 
 pub(in crate::files) const DRIVER: Option<FileDriver> = Some(FileDriver::Overlapped);
@@ -74,49 +73,38 @@ pub(in crate::files) fn open(
 impl KernelIo for AssociatedPort {
     /// `CreateIoCompletionPort` — Have the operations on a file complete on the port under this key, if it was opened
     /// for that.
-    fn associate(&self, file: &File, key: usize) -> Association {
-        let associated = self.port.associate(file.as_raw_handle(), key);
-        associated.ok().map(|()| self.id)
+    fn associate(&self, file: &File, key: usize, nature: &mut Nature) {
+        nature.is_systems = self.port.associate(file.as_raw_handle(), key).is_ok();
+        nature.association = nature.is_systems.then_some(self.id);
     }
 
     unsafe fn begin(&self, _: &Operations, key: usize, request: &Request) -> Option<Stage> {
         let &Request {
             file: handle,
-            association,
+            nature,
             kind,
             memory,
-            length,
             offset,
-            ..
         } = request;
-        if association != Some(self.id) || ![Kind::Read, Kind::Write].contains(&kind) {
+        let is_overlapped = matches!(kind, Kind::Read | Kind::Write) && memory.parts == 0;
+        if nature.association != Some(self.id) || !is_overlapped {
             return None;
         }
+        let bytes = slice_from_raw_parts_mut(memory.first, memory.length);
         // Without the lock: what is in the system's cache is copied in this call.
         let overlapped = lock(&self.in_flight).add(key, handle, offset);
         // SAFETY: by the caller's promise the memory stays valid. The structure is freed only when the kernel does not
         // use it any more. The handle is the file's, and open.
-        let begun = unsafe {
-            match kind {
-                Kind::Read => ReadFile(handle, memory, length, null_mut(), overlapped),
-                _ => WriteFile(handle, memory, length, null_mut(), overlapped),
-            }
-        };
-        if begun != 0 {
-            // Its packet comes even so.
-            return Some(Stage::InKernel(None));
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error().map(|code| code as u32) {
-            Some(ERROR_IO_PENDING) => Some(Stage::InKernel(None)),
-            code => {
-                lock(&self.in_flight).forget(overlapped.addr());
-                Some(Stage::Done(match code {
-                    Some(ERROR_HANDLE_EOF) => Ok(0),
-                    _ => Err(error),
-                }))
-            }
-        }
+        Some(
+            match unsafe { system::begin(kind, handle, bytes, overlapped) } {
+                // Its packet comes also if it is complete.
+                Ok(()) => Stage::InKernel(None),
+                Err(error) => {
+                    lock(&self.in_flight).forget(overlapped.addr());
+                    Stage::done(system::unless_at_end(error))
+                }
+            },
+        )
     }
 
     /// `CancelIoEx` — Cancel an operation, if that is still possible.
@@ -140,27 +128,18 @@ impl KernelIo for AssociatedPort {
 impl InFlight {
     /// A structure for an operation that begins now. It is in the table before its packet can come.
     fn add(&mut self, key: usize, handle: HANDLE, offset: u64) -> *mut OVERLAPPED {
-        let overlapped = self.take_spare(offset);
-        self.keys.insert(overlapped.addr(), key);
-        self.pending.insert(key, PendingIo { handle, overlapped });
-        overlapped
-    }
-
-    fn take_spare(&mut self, offset: u64) -> *mut OVERLAPPED {
-        // SAFETY: any bits are a value of the structure.
-        let mut fresh: OVERLAPPED = unsafe { std::mem::zeroed() };
-        // Until the kernel says otherwise.
-        fresh.Internal = STATUS_PENDING as usize;
-        fresh.Anonymous.Anonymous.Offset = offset as u32;
-        fresh.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
-        match self.spare.pop() {
+        let fresh = system::overlapped(offset);
+        let overlapped = match self.spare.pop() {
             Some(spare) => {
                 // SAFETY: the kernel does not use it any more.
                 unsafe { spare.write(fresh) };
                 spare
             }
             None => Box::into_raw(Box::new(fresh)),
-        }
+        };
+        self.keys.insert(overlapped.addr(), key);
+        self.pending.insert(key, PendingIo { handle, overlapped });
+        overlapped
     }
 
     /// The outcome of an operation that the kernel has completed.

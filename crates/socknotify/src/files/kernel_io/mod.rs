@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 
 use super::in_flight::Stage;
-use super::request::{Association, Request};
+use super::request::{Nature, Request};
 use super::{FileDriver, Operations};
 use crate::Entry;
 
@@ -32,9 +32,7 @@ pub(super) use self::system::{DRIVER, open, probe};
 /// What performs operations without a thread that waits for them.
 pub(super) trait KernelIo: Send + Sync {
     /// Associate a file, if the system has to know it.
-    fn associate(&self, _file: &File, _key: usize) -> Association {
-        None
-    }
+    fn associate(&self, _file: &File, _key: usize, _nature: &mut Nature) {}
 
     /// Begin an operation, or queue it until the next [`flush`](Self::flush) at the latest. Returns its stage, or `None`
     /// if a helper thread is to have it.

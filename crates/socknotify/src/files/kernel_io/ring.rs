@@ -14,18 +14,19 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use io_uring::types::{CancelBuilder, Fd, FsyncFlags};
-use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{IoUring, opcode, squeue};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Completed, FileDriver, KernelIo, Operations, Request, Stage};
 use crate::backend::SystemPort;
-use crate::files::request::Kind;
+use crate::files::request::{Kind, Memory};
 use crate::files::system;
 use crate::support::burst;
 use crate::support::lock::lock;
@@ -36,7 +37,7 @@ pub(in crate::files) const DRIVER: Option<FileDriver> = Some(FileDriver::IoUring
 const BATCH: usize = 64;
 
 /// A longer operation is a helper thread's, unless the device copies.
-const INLINE_BYTES: u32 = 128 << 10;
+const INLINE_BYTES: usize = 128 << 10;
 
 /// The ring has room for a full submission, and for what ends it.
 const SUBMISSIONS: u32 = 2 * BATCH as u32;
@@ -48,7 +49,7 @@ const OPERATIONS: usize = 2048;
 const COMPLETIONS: u32 = 2 * OPERATIONS as u32 + SUBMISSIONS;
 
 /// `IOV_MAX` — The maximum number of parts.
-const PARTS: u32 = 1024;
+const PARTS: usize = 1024;
 
 /// The completion of a cancellation. No key has this index.
 const IGNORED: u64 = u64::MAX;
@@ -58,7 +59,7 @@ struct Ring {
     queue: Mutex<Queue>,
     /// Something was queued since the last [`flush`](KernelIo::flush).
     is_due: AtomicBool,
-    /// `eventfd`
+    /// `eventfd` — The thread reads it, and the kernel writes to it when something has completed.
     waker: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -84,24 +85,18 @@ pub(in crate::files) fn open(
     operations: &Arc<Operations>,
     _: &SystemPort,
 ) -> io::Result<Arc<dyn KernelIo>> {
-    let ring = make()?;
-    // SAFETY: no argument is a pointer.
-    let waker = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if waker < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let (ring, waker) = make()?;
     let shared = Arc::new(Ring {
         queue: Mutex::default(),
         is_due: AtomicBool::new(false),
-        // SAFETY: it is new, and nobody else's.
-        waker: unsafe { OwnedFd::from_raw_fd(waker) },
+        waker,
         thread: Mutex::default(),
     });
     let owner = Owner {
         shared: Arc::clone(&shared),
         operations: Arc::clone(operations),
         ring,
-        pending: VecDeque::new(),
+        pending: Vec::new(),
         in_kernel: 0,
     };
     let builder = thread::Builder::new().name("socknotify-ring".to_owned());
@@ -113,9 +108,7 @@ impl Ring {
     /// With the queue locked, so that the thread looks into it after this.
     fn wake(&self, queue: &mut Queue) {
         if mem::take(&mut queue.is_asleep) {
-            let one = 1_u64;
-            // SAFETY: it is there for the call. It wakes also if the counter is full, which fails.
-            unsafe { libc::write(self.waker.as_raw_fd(), (&raw const one).cast(), 8) };
+            let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
         }
     }
 }
@@ -150,7 +143,7 @@ impl KernelIo for Ring {
         }
     }
 
-    /// The thread ends when the kernel has completed all.
+    /// The thread ends when all is complete.
     fn close(&self) {
         let mut queue = lock(&self.queue);
         queue.is_closed = true;
@@ -170,28 +163,22 @@ impl KernelIo for Ring {
     }
 }
 
-fn make() -> io::Result<IoUring> {
+/// A ring and its waker.
+fn make() -> io::Result<(IoUring, OwnedFd)> {
     // A forked child inherits the mapping and does not use it. If the child did not inherit it, dropping the port
     // there would unmap whatever is at that address.
     let ring = IoUring::builder()
         .setup_cqsize(COMPLETIONS)
         .build(SUBMISSIONS)?;
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe)?;
-    let needs = [
-        opcode::Read::CODE,
-        opcode::Write::CODE,
-        opcode::Readv::CODE,
-        opcode::Writev::CODE,
-        opcode::Fsync::CODE,
-        opcode::AsyncCancel::CODE,
-    ];
-    if !needs.into_iter().all(|code| probe.is_supported(code)) {
+    // From Linux 5.6 on, which has all operations.
+    if !ring.params().is_feature_rw_cur_pos() {
         return Err(io::ErrorKind::Unsupported.into());
     }
+    let waker = eventfd(0, EventfdFlags::CLOEXEC)?;
+    ring.submitter().register_eventfd(waker.as_raw_fd())?;
     // A sandbox may forbid only this call.
     ring.submit()?;
-    Ok(ring)
+    Ok((ring, waker))
 }
 
 /// The thread.
@@ -200,7 +187,7 @@ struct Owner {
     operations: Arc<Operations>,
     ring: IoUring,
     /// The names of the entries in the ring that the kernel has not taken.
-    pending: VecDeque<u64>,
+    pending: Vec<u64>,
     /// The number of entries in the kernel whose completions were not taken.
     in_kernel: usize,
 }
@@ -213,12 +200,9 @@ impl Owner {
         self.end();
     }
 
-    /// Submit a batch, or wait if there is none. False if the ring is closed, or the kernel refuses it.
+    /// Submit a batch, or wait if there is none. False if the ring is closed and all is complete, or the kernel refuses it.
     fn submit(&mut self) -> bool {
         let mut queue = lock(&self.shared.queue);
-        if queue.is_closed {
-            return false;
-        }
         let mut batch = Vec::new();
         while batch.len() < BATCH {
             let has_room = self.in_kernel + batch.len() < OPERATIONS;
@@ -227,6 +211,9 @@ impl Owner {
                 break;
             }
             batch.extend(burst::pop(&mut queue.commands));
+        }
+        if batch.is_empty() && queue.is_closed && self.in_kernel == 0 {
+            return false;
         }
         queue.is_asleep = batch.is_empty();
         drop(queue);
@@ -253,16 +240,13 @@ impl Owner {
         // SAFETY: what the entry refers to stays valid, by the promise of the caller that began it.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "fewer are pending than there is room for");
-        self.pending.push_back(entry.get_user_data());
+        self.pending.push(entry.get_user_data());
     }
 
     /// `io_uring_enter` — Submit the entries of the ring. False if the kernel has no memory for them, or accepts no more.
     fn enter(&mut self) -> bool {
-        let flags = EnterFlags::GETEVENTS.bits();
         while !self.pending.is_empty() {
-            let (submitter, count) = (self.ring.submitter(), self.pending.len() as u32);
-            // SAFETY: no argument is a pointer.
-            match unsafe { submitter.enter::<()>(count, 0, flags, None) } {
+            match self.ring.submit() {
                 Ok(count @ 1..) => {
                     self.pending.drain(..count);
                     self.in_kernel += count;
@@ -274,23 +258,10 @@ impl Owner {
         true
     }
 
-    /// `poll` — Wait for a completion, the waker, or a signal. Valgrind takes `io_uring_enter` for a call that does not
+    /// `read` — Wait for a completion, the waker, or a signal. Valgrind takes `io_uring_enter` for a call that does not
     /// wait: no other thread of the program would run meanwhile.
     fn wait(&self) {
-        let waker = self.shared.waker.as_raw_fd();
-        let mut polled = [self.ring.as_raw_fd(), waker].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        let mut count = [0; 8];
-        // SAFETY: the structures, and the room for the counter, are there for the calls.
-        unsafe {
-            libc::poll(polled.as_mut_ptr(), 2, -1);
-            if polled[1].revents != 0 {
-                libc::read(waker, count.as_mut_ptr().cast(), count.len());
-            }
-        }
+        let _ = rustix::io::read(&self.shared.waker, &mut [0; 8]);
     }
 
     /// Take all completions, and queue their packets.
@@ -306,27 +277,20 @@ impl Owner {
         self.operations.queue(&packets);
     }
 
-    /// The port is closed, or the kernel refuses what it allowed before: helper threads have the rest.
+    /// The port is closed, and nothing is left; or the kernel refuses what it allowed before, and helper threads have the rest.
     #[cold]
     fn end(mut self) {
         let mut queue = lock(&self.shared.queue);
         queue.is_closed = true;
         let queued = mem::take(&mut queue.commands);
         drop(queue);
-        let is_refused = !self.pending.is_empty();
+        let operations = &self.operations;
         let queued = queued.into_iter().map(|(key, _)| key);
-        let queued = queued.filter(|&key| self.operations.submits(key));
-        let pending = self.pending.drain(..).map(|name| name as usize);
-        let rest: Vec<_> = pending.chain(queued).collect();
-        let refuse = |key| self.operations.on_completed(key, Completed::Cancelled);
-        let packets: Vec<_> = rest.into_iter().filter_map(refuse).collect();
-        self.operations.queue(&packets);
-        if !is_refused {
-            // From Linux 5.19 on. Earlier kernels complete them all.
-            let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
-            self.push(cancel.user_data(IGNORED));
-            self.enter();
-        }
+        let queued = queued.filter(|&key| operations.submits(key));
+        let rest = self.pending.drain(..).map(|name| name as usize);
+        let refuse = |key| operations.on_completed(key, Completed::Cancelled);
+        let packets: Vec<_> = rest.chain(queued).filter_map(refuse).collect();
+        operations.queue(&packets);
         self.report();
         while self.in_kernel > 0 {
             self.wait();
@@ -337,25 +301,16 @@ impl Owner {
 
 /// An operation as a submission entry.
 fn entry(request: &Request) -> squeue::Entry {
-    let &Request {
-        file,
-        kind,
-        memory,
-        length,
-        parts,
-        offset,
-        ..
-    } = request;
-    let fd = Fd(file);
-    match kind {
-        Kind::Read => opcode::Read::new(fd, memory, length).offset(offset).build(),
-        Kind::Write => opcode::Write::new(fd, memory, length)
+    let fd = Fd(request.file);
+    let (Memory { first, parts, .. }, offset) = (request.memory, request.offset);
+    let (length, count) = (request.memory.length as u32, parts as u32);
+    match request.kind {
+        Kind::Read if parts == 0 => opcode::Read::new(fd, first, length).offset(offset).build(),
+        Kind::Read => opcode::Readv::new(fd, first.cast(), count)
             .offset(offset)
             .build(),
-        Kind::ReadParts => opcode::Readv::new(fd, memory.cast(), parts)
-            .offset(offset)
-            .build(),
-        Kind::WriteParts => opcode::Writev::new(fd, memory.cast(), parts)
+        Kind::Write if parts == 0 => opcode::Write::new(fd, first, length).offset(offset).build(),
+        Kind::Write => opcode::Writev::new(fd, first.cast(), count)
             .offset(offset)
             .build(),
         Kind::SyncAll => opcode::Fsync::new(fd).build(),
@@ -365,8 +320,8 @@ fn entry(request: &Request) -> squeue::Entry {
 
 /// Whether it takes no long time to submit an operation.
 fn is_for_ring(request: &Request) -> bool {
-    request.parts <= PARTS
-        && (request.length <= INLINE_BYTES || system::is_unbuffered(request.file))
+    let Memory { length, parts, .. } = request.memory;
+    parts <= PARTS && (length <= INLINE_BYTES || system::is_unbuffered(request.file))
 }
 
 /// The result in a completion.
