@@ -231,40 +231,11 @@ pub struct Output {
     bytes: Vec<u8>,
     /// What is before this was sent.
     sent: usize,
-    progress: Progress,
-}
-
-/// What the peer of a stream has taken of what was sent.
-#[derive(Default)]
-pub(in crate::owned) struct Progress {
     /// How many bytes the stream has ever accepted.
     accepted: u64,
-    /// How many of those the peer had acknowledged when that was last asked. What it had not acknowledged says less: the
-    /// same number of bytes may have been sent meanwhile.
+    /// How many of those the peer had acknowledged when that was last asked, since all was sent. What it had not acknowledged
+    /// says less: the same number of bytes may have been sent meanwhile.
     acknowledged: Option<u64>,
-}
-
-impl Progress {
-    const NONE: Progress = Progress {
-        accepted: 0,
-        acknowledged: None,
-    };
-
-    pub(in crate::owned) fn accepted(&mut self, length: usize) {
-        self.accepted = self.accepted.wrapping_add(length as u64);
-    }
-
-    pub(in crate::owned) fn all_sent(&mut self) {
-        self.acknowledged = None;
-    }
-
-    /// Whether it has taken something since this was last asked, or since all was sent.
-    pub(in crate::owned) fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
-        let unacknowledged = unacknowledged(source);
-        let now = unacknowledged.map(|bytes| self.accepted.wrapping_sub(bytes));
-        let before = std::mem::replace(&mut self.acknowledged, now);
-        now.is_some() && now != before
-    }
 }
 
 impl Output {
@@ -273,7 +244,8 @@ impl Output {
         Output {
             bytes: Vec::new(),
             sent: 0,
-            progress: Progress::NONE,
+            accepted: 0,
+            acknowledged: None,
         }
     }
 
@@ -299,7 +271,7 @@ impl Output {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(length) => {
                     self.sent += length;
-                    self.progress.accepted(length);
+                    self.accepted = self.accepted.wrapping_add(length as u64);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_temporary(&error) => return Ok(Interest::OUT),
@@ -308,7 +280,7 @@ impl Output {
         }
         self.bytes.clear();
         self.sent = 0;
-        self.progress.all_sent();
+        self.acknowledged = None;
         Ok(Interest::IN)
     }
 
@@ -348,7 +320,20 @@ impl Output {
     /// }
     /// ```
     pub fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
-        !self.is_empty() && self.progress.has_progressed(source)
+        !self.is_empty() && self.is_acknowledged(source)
+    }
+
+    /// The same, also if all was sent.
+    pub(super) fn is_acknowledged<S: Source + ?Sized>(&mut self, source: &S) -> bool {
+        let unacknowledged = unacknowledged(source);
+        let now = unacknowledged.map(|bytes| self.accepted.wrapping_sub(bytes));
+        let before = std::mem::replace(&mut self.acknowledged, now);
+        now.is_some() && now != before
+    }
+
+    /// Send these next, in memory of their own. All others were sent.
+    pub(super) fn fill(&mut self, bytes: Vec<u8>) {
+        self.bytes = bytes;
     }
 }
 
