@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::readiness::Phase;
 use super::slot::record::Reasons;
-use super::time::timers::Action;
+use super::time::Action;
 use super::{Held, Id, Port, Source};
 
 impl<T, M> Port<T, M> {

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use super::port::Shared;
 use super::slot::packet::Packet;
-use super::time::timers::{Action, TimerId};
+use super::time::{Action, TimerId};
 use super::{
     AdoptError, BeginError, FileCompletion, FileDriver, FileOperation, OperationId, Port, PortFile,
 };

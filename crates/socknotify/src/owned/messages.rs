@@ -8,7 +8,7 @@ use std::{fmt, io};
 use super::port::{Panic, Port, Shared};
 use super::slot::connections::drop_all;
 use super::slot::packet::Packet;
-use super::time::timers::{Action, Make, Maker, TimerId};
+use super::time::{Action, Make, TimerId};
 use super::{Event, Held, Id};
 use crate::files::Reason;
 use crate::support::lock::lock;
@@ -81,24 +81,13 @@ fn of_result<T, M>(result: Result<M, Panic>) -> Event<T, M> {
     }
 }
 
-/// Call the function of a timer, unless that was cancelled, another thread still makes the message before, or that was made after
-/// this one was due.
+/// Call the function of a timer, unless that was cancelled. Meanwhile none is due.
 fn call<M>(due: &Weak<Make<M>>) -> Option<Result<M, Panic>> {
     let make = due.upgrade()?;
-    // It is not poisoned: no panic leaves it.
-    let made = make.try_lock().ok().and_then(|mut maker| {
-        if maker.late > 0 {
-            maker.late -= 1;
-            return None;
-        }
-        let made = catch_unwind(AssertUnwindSafe(&mut maker.make));
-        // All but this one.
-        maker.late = Arc::weak_count(&make).saturating_sub(1);
-        Some(made)
-    });
+    let made = catch_unwind(AssertUnwindSafe(|| lock(&make)()));
     // It may have been cancelled meanwhile, and dropping it runs the caller's code.
     drop_all([make]);
-    made
+    Some(made)
 }
 
 impl<T, M> Port<T, M> {
@@ -237,13 +226,13 @@ impl<T, M> Port<T, M> {
     {
         let period = period.clamp(Duration::from_millis(1), FAR);
         let begin = Instant::now();
-        let make = Arc::new(Mutex::new(Maker { late: 0, make }));
+        let make = Arc::new(Mutex::new(make));
         let action = Action::SendEvery(Arc::clone(&make) as _, period, begin + period);
         let timer = self.shared.set_timer(begin + period, action);
         timer.map_err(|action| {
             drop(action);
             let make = Arc::into_inner(make).expect("there is no timer");
-            SendError(make.into_inner().expect("it was not called").make)
+            SendError(make.into_inner().expect("it was not called"))
         })
     }
 
@@ -277,25 +266,20 @@ impl<T, M> Shared<T, M> {
     }
 
     pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
-        self.timers
-            .set(&self.connections, &self.deadlines, time, action)
+        self.clock.set_timer(&self.connections, time, action)
     }
 
     pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {
-        !self.connections.is_closed() && self.timers.cancel(&self.deadlines, timer)
+        self.clock.cancel_timer(&self.connections, timer)
     }
 
     /// TIMER was dequeued.
     pub(super) fn ring(&self) {
-        let due = self.deadlines.expire(&self.connections);
-        for action in self.timers.ring(&self.connections, &self.deadlines, due) {
+        for action in self.clock.ring(&self.connections) {
             match action {
                 Action::Send(message) => self.notify(Message::Sent(message)),
-                Action::SendEvery(make, ..) => {
-                    self.notify(Message::Due(Arc::downgrade(&make)));
-                    // It may have been cancelled meanwhile, and dropping it runs the caller's code.
-                    drop_all([make]);
-                }
+                Action::Call(make) => self.notify(Message::Due(make)),
+                Action::SendEvery(..) => unreachable!("it calls"),
                 Action::EndDrain => drop_all(self.connections.end(true)),
                 Action::Expire(id) => _ = self.files.cancel(id, Reason::Deadline),
             }

@@ -172,5 +172,5 @@ pub use serve::{Serving, ServingThreads, SlowHandler};
 pub use slot::connections::Id;
 pub use slot::listener::{Listen, Listening};
 pub use source::{BorrowedSocket, OwnedSocket, Source};
-pub use time::timers::TimerId;
+pub use time::TimerId;
 pub use worker::Worker;

@@ -14,8 +14,7 @@ use super::slot::connections::{
 };
 use super::slot::record::Reasons;
 use super::source::{Source, raw};
-use super::time::deadlines::Deadlines;
-use super::time::timers::Timers;
+use super::time::Clock;
 use super::{AdoptError, Closed, FileDriver, Held, Id, Interest, Readiness};
 use crate::files::{DEFAULT_THREADS, Helpers, Operations};
 use crate::owned::serve::crew::Crew;
@@ -44,8 +43,7 @@ pub(super) struct Shared<T, M> {
     pub(super) connections: Arc<Connections<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
     pub(super) messages: Mutex<VecDeque<Message<T, M>>>,
-    pub(super) deadlines: Deadlines,
-    pub(super) timers: Timers<M>,
+    pub(super) clock: Clock<M>,
     pub(super) files: Arc<Operations>,
     pub(super) helpers: Helpers,
     /// Of the calls that serve.
@@ -345,8 +343,7 @@ impl<T, M> Port<T, M> {
                 connections: Arc::new(Connections::new(port)),
                 files,
                 messages: Mutex::default(),
-                deadlines: Deadlines::new(),
-                timers: Timers::new(),
+                clock: Clock::new(),
                 helpers,
                 crews: Mutex::default(),
             }),
@@ -456,13 +453,13 @@ impl<T, M> Shared<T, M> {
         let wish = Wish {
             filter,
             is_drained: node.readiness.take(filter),
-            deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
+            deadline: deadline.map_or(NEVER, |time| self.clock.ticks_until(time)),
             is_buffered: has_buffered && node.readiness.phase != Phase::Lingering,
         };
         match self.connections.put(node, &wish) {
             Ok(to_do) => {
                 if to_do.is_late {
-                    self.deadlines.schedule(&self.connections, to_do.key);
+                    self.clock.schedule(&self.connections, to_do.key);
                 }
                 Some(to_do)
             }
@@ -551,7 +548,7 @@ impl<T, M> Shared<T, M> {
         }
         // These may refer to the port: no lock is held here, and no connection left in it.
         drop_all(residents);
-        self.timers.clear();
+        self.clock.clear();
         closed
     }
 }

@@ -387,7 +387,7 @@ impl<T: Source, M> Worker<T, M> {
             Stop::Full => wish.filter = EventFilter::NONE,
             Stop::Failed(_) => {
                 wish.filter = EventFilter::NONE;
-                wish.deadline = shared.deadlines.ticks_until(Instant::now() + PAUSE);
+                wish.deadline = shared.clock.ticks_until(Instant::now() + PAUSE);
             }
         }
         if is_last {
@@ -487,7 +487,7 @@ impl<T: Source, M> Worker<T, M> {
         let shared = Arc::clone(&self.shared);
         if let Some(to_do) = shared.connections.put_listener(key, wish) {
             if to_do.is_late {
-                shared.deadlines.schedule(&shared.connections, key);
+                shared.clock.schedule(&shared.connections, key);
             }
             gather(&mut self.polls, &mut self.registrations, &to_do);
         }
@@ -555,7 +555,7 @@ impl<T: Source, M> Worker<T, M> {
     /// [function](Port::send_every_with) that makes it.
     ///
     /// There may be fewer than `process` returned: some were of connections that [linger](Self::linger), or of timers that were
-    /// cancelled, or late by a period; when the port is closed, its connections and messages are [returned](Port::close); and events of
+    /// cancelled; when the port is closed, its connections and messages are [returned](Port::close); and events of
     /// a shared socket are dropped when another thread has taken its [last one](Event::Returned).
     pub fn take(&mut self) -> Option<Event<T, M>> {
         if !self.shared.connections.is_here() {
@@ -913,7 +913,7 @@ mod tests {
         let wish = Wish {
             filter: EventFilter::NONE,
             is_drained: false,
-            deadline: shared.deadlines.ticks_until(far),
+            deadline: shared.clock.ticks_until(far),
             is_buffered: false,
         };
         let put = shared.connections.put(held.into_node(), &wish);
@@ -922,7 +922,7 @@ mod tests {
         let held = port.disarm(id).expect("it is armed");
         port.arm(held, Interest::NOTHING.within(Duration::from_millis(1)));
         let key = shared.connections.slots.key(id.0);
-        shared.deadlines.schedule(&shared.connections, key);
+        shared.clock.schedule(&shared.connections, key);
         let mut worker = port.worker(4);
         assert_eq!(worker.process(PATIENCE)?, 1);
         assert!(matches!(worker.take(), Some(Event::TimedOut(_))));
