@@ -171,7 +171,7 @@ impl<T: Source, M> Worker<T, M> {
     #[doc(alias = "epoll_wait")]
     #[doc(alias = "ProcessSocketNotifications")]
     pub fn process(&mut self, timeout: Option<Duration>) -> Result<usize, Error> {
-        self.process_beside(timeout, &mut |_| {})
+        self.process_beside(timeout, &|_| {})
     }
 
     /// The same. Before functions of listeners run, which may block, this calls `on_busy` with true: the thread waits
@@ -179,7 +179,7 @@ impl<T: Source, M> Worker<T, M> {
     pub(super) fn process_beside(
         &mut self,
         timeout: Option<Duration>,
-        on_busy: &mut dyn FnMut(bool),
+        on_busy: &dyn Fn(bool),
     ) -> Result<usize, Error> {
         if !self.shared.connections.is_here() {
             return Err(Error::OtherProcess);
@@ -291,7 +291,7 @@ impl<T: Source, M> Worker<T, M> {
     }
 
     /// Turn this many packets into events. Returns how many there are.
-    fn resolve(&mut self, count: usize, on_busy: &mut dyn FnMut(bool)) -> usize {
+    fn resolve(&mut self, count: usize, on_busy: &dyn Fn(bool)) -> usize {
         let shared = &*self.shared;
         let connections = &*shared.connections;
         let mut is_timer_among = false;

@@ -544,6 +544,7 @@ where
             let retry = is_short.then_some(Crew::RETRY);
             let timeout = [next, pause, retry].into_iter().flatten().min();
             let is_same = || self.crew.threads() > 0 && self.crew.is_short() == is_short;
+            let timeout = timeout.unwrap_or(Duration::MAX);
             connections.end.wait_while(end, timeout, is_same);
             if is_short && self.crew.is_short() {
                 let _ = self.start_thread(threads);
@@ -621,30 +622,27 @@ where
         this.is_busy.store(false, Ordering::SeqCst);
         let idle = Some(self.serving.idle);
         let mut timeout = idle;
-        loop {
-            let mut is_busy = false;
-            let mut on_busy = |is_now| {
-                let was_busy = std::mem::replace(&mut is_busy, is_now);
-                this.is_busy.store(is_now, Ordering::SeqCst);
-                if was_busy && !is_now {
-                    self.crew.end_work();
-                } else if !was_busy && is_now && self.crew.begin_work() {
+        let on_busy = |is_now| {
+            let was_busy = this.is_busy.swap(is_now, Ordering::SeqCst);
+            if was_busy && !is_now {
+                self.crew.end_work();
+            } else if !was_busy && is_now && self.crew.begin_work() {
+                let _ = self.start_thread(threads);
+                if self.crew.needs_another() {
                     let _ = self.start_thread(threads);
-                    if self.crew.needs_another() {
-                        let _ = self.start_thread(threads);
-                    }
                 }
-            };
+            }
+        };
+        loop {
             // Dropping what the caller has made may panic.
-            let process = || worker.process_beside(timeout, &mut on_busy);
+            let process = || worker.process_beside(timeout, &on_busy);
             let outcome = catch_unwind(AssertUnwindSafe(process));
             if let Ok(Ok(1..)) = outcome {
                 on_busy(true);
             }
-            if is_busy {
+            if this.is_busy.load(Ordering::Relaxed) {
                 self.handle_next(this, &mut worker);
-                this.is_busy.store(false, Ordering::SeqCst);
-                self.crew.end_work();
+                on_busy(false);
             }
             match outcome {
                 Ok(Err(_)) => return false,
@@ -660,23 +658,19 @@ where
         }
     }
 
-    /// Take an event, and handle it. False if there is none.
-    fn handle_next(&self, this: &Thread, worker: &mut Worker<T, M>) -> bool {
+    /// Take an event, if there is one, and handle it.
+    fn handle_next(&self, this: &Thread, worker: &mut Worker<T, M>) {
         let mut id = None;
-        let handled = catch_unwind(AssertUnwindSafe(|| {
-            let Some(event) = worker.take() else {
-                return false;
-            };
+        let handle = || {
+            let Some(event) = worker.take() else { return };
             id = event.id();
             let key = id.map(|id| self.port.shared.connections.slots.key(id.0));
             this.key.store(key.unwrap_or(NONE), Ordering::Relaxed);
             (self.handler)(worker, event);
-            true
-        }));
-        handled.unwrap_or_else(|panic| {
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(handle)) {
             self.report(worker, id, panic);
-            true
-        })
+        }
     }
 
     #[cold]

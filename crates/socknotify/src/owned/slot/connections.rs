@@ -662,19 +662,12 @@ impl EndTime {
     pub(in crate::owned) fn wait_while(
         &self,
         at: Option<Instant>,
-        timeout: Option<Duration>,
-        mut holds: impl FnMut() -> bool,
+        timeout: Duration,
+        holds: impl Fn() -> bool,
     ) {
-        let now = lock(&self.at);
-        if *now != at || !holds() {
-            return;
-        }
-        // It may also return without a reason.
-        let waited = match timeout {
-            Some(timeout) => self.changed.wait_timeout(now, timeout).map(|it| it.0).ok(),
-            None => self.changed.wait(now).ok(),
-        };
-        drop(waited);
+        let is_same = |now: &mut Option<Instant>| *now == at && holds();
+        let at = lock(&self.at);
+        drop(self.changed.wait_timeout_while(at, timeout, is_same));
     }
 }
 
