@@ -1,6 +1,7 @@
 //! [`Worker`]: one thread's handle to a port.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -227,6 +228,14 @@ impl<T: Source, M> Worker<T, M> {
         }
     }
 
+    /// The same, if there is something.
+    #[inline]
+    fn flush(&mut self) {
+        if self.has_gathered() {
+            let _ = self.submit();
+        }
+    }
+
     /// Arm what was handed back, without waiting.
     #[cold]
     fn submit(&mut self) -> Result<(), Error> {
@@ -337,10 +346,8 @@ impl<T: Source, M> Worker<T, M> {
             }
         }
         self.left = 0..events;
-        if self.has_gathered() {
-            // What was interrupted, and is not any more: this thread may not call again soon.
-            let _ = self.submit();
-        }
+        // What was interrupted, and is not any more: this thread may not call again soon.
+        self.flush();
         if is_timer_among {
             self.shared.ring();
         }
@@ -359,12 +366,11 @@ impl<T: Source, M> Worker<T, M> {
     fn accept(&mut self) {
         for entry in std::mem::take(&mut self.listeners) {
             self.taken.taking.take(entry.completion_key);
-            self.accept_for(&entry);
+            // To drop the last error, or a listener, may panic: when all else is done.
+            drop_all([catch_unwind(AssertUnwindSafe(|| self.accept_for(&entry)))]);
         }
-        if self.has_gathered() {
-            // The caller may not call again soon.
-            let _ = self.submit();
-        }
+        // The caller may not call again soon.
+        self.flush();
     }
 
     /// Accept what waits for a listener. Then arm it again, or close it.
@@ -378,113 +384,97 @@ impl<T: Source, M> Worker<T, M> {
             connections.is_draining() || reason == Some(Reasons::CANCELLED) || listener.is_ending();
         // One that ends is not armed for others meanwhile.
         let mut is_armed = is_last;
-        let stop = self.accept_from(key, id, &listener, is_last, &mut is_armed);
-        let mut wish = Wish::of(EventFilter::IN);
-        match stop {
-            Stop::Enough => {}
-            Stop::Drained => wish.is_drained = true,
-            // It is woken when a connection ends.
-            Stop::Full => wish.filter = EventFilter::NONE,
-            Stop::Failed(_) => {
-                wish.filter = EventFilter::NONE;
-                wish.deadline = shared.clock.ticks_until(Instant::now() + PAUSE);
+        let arm = |worker: &mut Self| {
+            if !std::mem::replace(&mut is_armed, true) {
+                worker.arm_listener(key, &Wish::of(EventFilter::IN));
             }
-        }
-        if is_last {
-            match stop {
-                // Without descriptors a system fails before it looks whether one waits.
-                Stop::Failed(error) if connections.is_any_waiting(id) => {
-                    if listener.tries_again() {
-                        self.arm_listener(key, &wish);
-                        drop_all([error]);
-                        return drop_all([listener]);
-                    }
-                    shared.notify(Message::NotAccepting(id, error));
-                }
-                stop => drop_all([stop]),
-            }
-            drop_all([listener]);
-            connections.close_listener(key);
-            return;
-        }
+            // Also those before this one: the function may block.
+            worker.flush();
+        };
+        let stop = self.accept_from(id, &listener, is_last, arm);
         let is_failed = matches!(stop, Stop::Failed(_));
-        let is_change = !matches!(stop, Stop::Full) && listener.set_failed(is_failed) != is_failed;
-        match stop {
-            Stop::Failed(error) if is_change => shared.notify(Message::NotAccepting(id, error)),
-            _ if is_change => shared.notify(Message::Accepting(id)),
-            stop => drop_all([stop]),
+        let mut wish = Wish::of(EventFilter::IN);
+        wish.is_drained = matches!(stop, Stop::Drained);
+        if is_failed || matches!(stop, Stop::Full) {
+            // One that is full is woken when a connection ends.
+            wish.filter = EventFilter::NONE;
         }
-        if !is_armed {
+        if is_failed {
+            wish.deadline = shared.clock.ticks_until(Instant::now() + PAUSE);
+        }
+        // Without descriptors a system fails before it looks whether one waits.
+        let is_any_left = is_last && is_failed && connections.is_any_waiting(id);
+        let ends = is_last && !(is_any_left && listener.tries_again());
+        let is_told = match is_last {
+            true => ends && is_any_left,
+            false => !matches!(stop, Stop::Full) && listener.set_failed(is_failed) != is_failed,
+        };
+        match stop {
+            Stop::Failed(error) if is_told => shared.notify(Message::NotAccepting(id, error)),
+            _ if is_told => shared.notify(Message::Accepting(id)),
+            _ => {}
+        }
+        if ends {
+            connections.close_listener(key);
+        } else if is_last || !is_armed {
             self.arm_listener(key, &wish);
         }
-        // The last reference, if the port was closed meanwhile.
-        drop_all([listener]);
     }
 
-    /// Accept as many as may be accepted in a listener's turn, or before it is closed.
+    /// Accept as many as may be accepted in a listener's turn, or before it is closed, and arm or report them. This runs the
+    /// caller's code.
+    ///
+    /// `arm`: arm the listener again, as soon as there is a connection: others accept more while the caller's function runs.
     fn accept_from(
         &mut self,
-        key: usize,
         id: Id,
         listener: &Listener<T>,
         is_last: bool,
-        is_armed: &mut bool,
+        mut arm: impl FnMut(&mut Self),
     ) -> Stop {
+        let shared = Arc::clone(&self.shared);
         let mut failed = 0;
         for _ in 0..if is_last { LAST_BATCH } else { BATCH } {
-            let accept = || self.accept_one(key, listener, is_last, is_armed);
-            match catch_unwind(AssertUnwindSafe(accept)) {
-                Ok(Ok(())) => failed = 0,
-                Ok(Err(stop @ Stop::Failed(_))) if failed + 1 < MAX_FAILED => {
-                    failed += 1;
-                    drop_all([stop]);
+            let room = match is_last {
+                true if shared.connections.is_closed() => None,
+                // Its limit does not count any more.
+                true => Some(shared.connections.connection_began()),
+                false => shared.connections.reserve(listener),
+            };
+            let Some(room) = room else { return Stop::Full };
+            let accept = || {
+                let connection = match (listener.accept)(&mut || arm(self)) {
+                    Ok(connection) => connection,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        return Some(Stop::Drained);
+                    }
+                    Err(_) if failed + 1 < MAX_FAILED => {
+                        failed += 1;
+                        return None;
+                    }
+                    Err(error) => return Some(Stop::Failed(error)),
+                };
+                failed = 0;
+                // If it is not adopted, the port was closed meanwhile.
+                let held = shared.adopt(room, connection, false).ok()?;
+                match listener.listening.interest {
+                    Some(interest) => self.arm(held, interest),
+                    None => shared.notify(Message::Accepted(held)),
                 }
-                Ok(Err(stop)) => return stop,
-                Err(panic) => self.shared.notify(Message::Panicked(id, panic)),
+                None
+            };
+            match catch_unwind(AssertUnwindSafe(accept)) {
+                Ok(None) => {}
+                Ok(Some(stop)) => return stop,
+                Err(panic) => shared.notify(Message::Panicked(id, panic)),
             }
         }
         Stop::Enough
     }
 
-    /// Accept a connection, and arm or report it. This runs the caller's code.
-    ///
-    /// As soon as there is one, the listener is armed again: others accept more while the caller's function runs.
-    fn accept_one(
-        &mut self,
-        key: usize,
-        listener: &Listener<T>,
-        is_last: bool,
-        is_armed: &mut bool,
-    ) -> Result<(), Stop> {
-        let shared = Arc::clone(&self.shared);
-        let room = match is_last {
-            true if shared.connections.is_closed() => return Err(Stop::Enough),
-            // Its limit does not count any more.
-            true => shared.connections.connection_began(),
-            false => shared.connections.reserve(listener).ok_or(Stop::Full)?,
-        };
-        let connection = (listener.accept)(&mut || {
-            if !std::mem::replace(is_armed, true) {
-                self.arm_listener(key, &Wish::of(EventFilter::IN));
-            }
-            // Also those before this one: the function may block.
-            if self.has_gathered() {
-                let _ = self.submit();
-            }
-        })?;
-        // If it is not adopted, the port was closed meanwhile.
-        if let Ok(held) = shared.adopt(room, connection, false) {
-            match listener.listening.interest {
-                Some(interest) => self.arm(held, interest),
-                None => shared.notify(Message::Accepted(held)),
-            }
-        }
-        Ok(())
-    }
-
     /// Arm a listener again. The next call does what is left to do.
     fn arm_listener(&mut self, key: usize, wish: &Wish) {
-        let shared = Arc::clone(&self.shared);
+        let shared = &*self.shared;
         if let Some(to_do) = shared.connections.put_listener(key, wish) {
             if to_do.is_late {
                 shared.clock.schedule(&shared.connections, key);
@@ -528,9 +518,7 @@ impl<T: Source, M> Worker<T, M> {
         if !self.shared.connections.is_here() {
             return;
         }
-        if self.has_gathered() {
-            let _ = self.submit();
-        }
+        self.flush();
         let files = &self.shared.files;
         files.flush();
         let packets = &self.entries[self.left.clone()];

@@ -137,22 +137,13 @@ pub(in crate::owned) type Accept<T> = dyn Fn(&mut dyn FnMut()) -> io::Result<T> 
 
 /// Why a listener accepts no more for now.
 pub(in crate::owned) enum Stop {
-    /// It was another's turn, or the port was closed.
+    /// It was another's turn.
     Enough,
     /// No connection waits.
     Drained,
-    /// The port has as many as it may.
+    /// The port has as many as it may, or is closed.
     Full,
     Failed(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::WouldBlock => Stop::Drained,
-            _ => Stop::Failed(error),
-        }
-    }
 }
 
 /// A listener of a port.
