@@ -692,8 +692,6 @@ impl<T: Source, M> fmt::Debug for Worker<T, M> {
 
 #[cfg(all(test, not(interleavings)))]
 mod tests {
-    #[cfg(unix)]
-    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -829,62 +827,6 @@ mod tests {
         port.shared.connections.port.close();
         drop(worker);
         assert_eq!(port.connections(), 0);
-        Ok(())
-    }
-
-    /// One thread has dequeued its event when another one, which has got what a blocked thread had to arm, arms it again.
-    #[cfg(unix)]
-    #[test]
-    fn f5_what_comes_between_two_looks_is_not_lost() -> std::io::Result<()> {
-        let port = Port::<TcpStream, u32>::with_messages()?;
-        let connections = &port.shared.connections;
-        let take = |mut packet: Entry| match connections.look(&mut packet) {
-            Looked::Event => port.shared.event(packet, &mut Taken::default()),
-            _ => None,
-        };
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let mut peer = TcpStream::connect(listener.local_addr()?)?;
-        let ours = listener.accept()?.0;
-        ours.set_nonblocking(true)?;
-        let held = port.adopt(ours)?;
-        let key = connections.slots.key(held.id().0);
-        port.arm(held, Interest::IN);
-        peer.write_all(&[1])?;
-        let first = connections.port.dequeue_one(PATIENCE)?;
-        let again = match connections.look(&mut Packet::Look.of_slot(key)) {
-            Looked::Arm(again) => again.arm(),
-            _ => None,
-        };
-        let mut taken = take(first);
-        if taken.is_some() {
-            let Some(Event::Ready(held, _)) = &mut taken else {
-                panic!("{taken:?}")
-            };
-            assert_eq!(held.read(&mut [0; 8])?, 1, "it is drained");
-        }
-        if let Some(again) = again {
-            connections.port.register(again)?;
-        }
-        if taken.is_none() {
-            taken = take(connections.port.dequeue_one(PATIENCE)?);
-            let Some(Event::Ready(held, _)) = &mut taken else {
-                panic!("{taken:?}")
-            };
-            assert_eq!(held.read(&mut [0; 8])?, 1, "it is drained");
-        }
-        // A third one dequeues what comes, and looks when it is armed again.
-        peer.write_all(&[2])?;
-        let late = connections
-            .port
-            .dequeue_one(Some(Duration::from_millis(20)));
-        let Some(Event::Ready(held, _)) = taken else {
-            panic!("{taken:?}")
-        };
-        port.arm(held, Interest::IN);
-        if let Some(Event::Ready(..)) = late.ok().and_then(take) {
-            return Ok(());
-        }
-        assert_eq!(port.worker(4).process(PATIENCE)?, 1);
         Ok(())
     }
 

@@ -15,7 +15,9 @@ use crate::owned::slot::record::{Put, Reasons, Record, Seen};
 pub(in crate::owned) use crate::support::drops::drop_all;
 use crate::support::lock::{self, lock};
 use crate::support::slots::{Slots, Token};
-use crate::{CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError};
+use crate::values::entry::Arming;
+use crate::{CompletionPort, Entry, Error, EventFilter, Events};
+use crate::{Registration, RegistrationError};
 
 /// No deadline.
 pub(in crate::owned) const NEVER: u64 = u64::MAX;
@@ -368,11 +370,9 @@ impl<T> Connections<T> {
         let put = place.record.put(armed, wish.filter, wish.is_drained, arm);
         let (left, is_new) = match put {
             Ok(Put::Armed { left, is_new }) => (left, is_new),
-            Ok(Put::Look) => {
-                if !self.post_look(key) {
-                    // There is no memory for a packet.
-                    place.record.not_posted();
-                    if let Some(armed) = place.record.take_armed() {
+            Ok(Put::Report(arming)) => {
+                if !self.report(key, place, arming) {
+                    if let Some(armed) = place.record.take_back() {
                         return Err((armed, RegistrationError::OutOfMemory));
                     }
                 }
@@ -400,14 +400,16 @@ impl<T> Connections<T> {
         self.put_into(&mut place, key, None, wish).ok()
     }
 
-    /// Have a thread look at a slot, before it takes what came earlier. False if there is no memory for a packet, or the
-    /// port is closed.
+    /// Have a thread take what was interrupted, before it takes what came earlier. False if there is no memory for a packet, or
+    /// the port is closed.
     #[cold]
-    fn post_look(&self, key: usize) -> bool {
-        self.port
-            .system()
-            .post_ahead(Packet::Look.of_slot(key))
-            .is_ok()
+    fn report(&self, key: usize, place: &mut Place<T>, arming: Arming) -> bool {
+        let packet = Packet::Reported(arming, Events::empty()).of_slot(key);
+        let posted = self.port.system().post_ahead(packet);
+        if posted.is_ok() {
+            place.record.posted();
+        }
+        posted.is_ok()
     }
 
     /// A packet was dequeued. Find out what it is for, and change it to what is taken.
@@ -425,9 +427,8 @@ impl<T> Connections<T> {
         };
         let key = entry.completion_key;
         let system = self.port.system();
-        let claim = |arming| system.claim_owned(socket, key, arming);
         let holds = |filter| !backend::conditions(socket, filter).is_empty();
-        match place.record.look(entry, claim, holds) {
+        match place.record.look(entry, holds) {
             Seen::Nothing => Looked::Nothing,
             Seen::Event => event,
             Seen::Arm(arming, filter) => {
@@ -454,7 +455,7 @@ impl<T> Connections<T> {
         if self.closed.load(Ordering::SeqCst) {
             return None;
         }
-        place.record.take_armed()?
+        place.record.take_back()?
     }
 
     /// Take a connection out of its slot, unless a thread has dequeued its event.
@@ -476,14 +477,12 @@ impl<T> Connections<T> {
         place: &mut Place<T>,
         reason: Reasons,
     ) -> bool {
-        let (system, socket) = (self.port.system(), place.socket);
-        let is_dequeued = |arming| system.is_dequeued(socket, key, arming);
-        let must_look = place.record.interrupt(reason, is_dequeued);
-        if must_look && !self.post_look(key) {
-            place.record.not_posted();
-            return false;
-        }
-        true
+        let Some(arming) = place.record.interrupt(reason) else {
+            return true;
+        };
+        // A port that cannot disable it has no such claim either.
+        let is_claimed = self.port.system().claim_owned(place.socket, key, arming);
+        !is_claimed || self.report(key, place, arming)
     }
 
     /// Interrupt the wait of a connection, or the next one if it is not armed. False if there is none with

@@ -9,14 +9,12 @@ use crate::{Entry, Events};
 /// The key of a stale packet, or of one from elsewhere, finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::owned) enum Packet {
-    /// Of a slot: look at it.
-    Look,
     /// Of a slot: what was armed by this number is ready. Whoever takes this finds out whether that is out of date, unless the
     /// number says that it is to be looked at before.
     Ready(Arming, Events),
     /// The same, from a port that knows no numbers, or of a shared socket.
     Unnumbered(Events),
-    /// Of a slot: one of the three was looked at, and is reported to whoever takes this.
+    /// Of a slot: one of the two was looked at, or what is armed was interrupted, which is reported to whoever takes this.
     Reported(Arming, Events),
     /// There is one for each message in the list of messages.
     Message,
@@ -61,9 +59,9 @@ pub(in crate::owned) fn of_slot(entry: &Entry) -> Packet {
     let events = Events::from_bits_retain(entry.transferred);
     match Arming::of(entry) {
         Some(arming) if entry.overlapped & REPORTED != 0 => Packet::Reported(arming, events),
-        Some(_) if entry.transferred == 0 => Packet::Look,
-        Some(arming) => Packet::Ready(arming, events),
-        None => Packet::Unnumbered(events),
+        // Without events it may be the port's own.
+        Some(arming) if entry.transferred != 0 => Packet::Ready(arming, events),
+        _ => Packet::Unnumbered(events),
     }
 }
 
@@ -80,7 +78,7 @@ impl Packet {
         let (events, overlapped) = match self {
             Packet::Reported(arming, events) => (events, overlapped(arming, true)),
             Packet::Ready(arming, events) => (events, overlapped(arming, false)),
-            _ => (Events::empty(), Arming::default().overlapped()),
+            _ => (Events::empty(), 0),
         };
         Entry::new(key, events.bits(), overlapped)
     }
@@ -108,7 +106,6 @@ mod tests {
         let token = slots.insert(0).expect("there is room");
         let arming = Arming::default().next();
         let packets = [
-            Packet::Look,
             Packet::Ready(arming, Events::ALL),
             Packet::Reported(arming, Events::empty()),
             Packet::Reported(arming, Events::PRIORITY | Events::FULL_HANGUP),
