@@ -115,9 +115,9 @@ impl<T, M> Shared<T, M> {
             BeginError::new(operation, reason)
         })?;
         if let Some(deadline) = deadline {
-            if let Ok(timer) = self.set_timer(deadline, Action::Expire(id)) {
+            if let Ok(timer) = self.clock.set_timer(deadline, Action::Expire(id)) {
                 if let Err(timer) = self.files.note_deadline(id, timer.0) {
-                    self.cancel_timer(TimerId(timer));
+                    self.clock.cancel_timer(TimerId(timer));
                 }
             }
         }
@@ -128,7 +128,7 @@ impl<T, M> Shared<T, M> {
     pub(super) fn completed(&self, key: usize) -> Option<FileCompletion> {
         let (completion, timer) = self.files.finish(key)?;
         if let Some(timer) = timer {
-            self.cancel_timer(TimerId(timer));
+            self.clock.cancel_timer(TimerId(timer));
         }
         Some(completion)
     }

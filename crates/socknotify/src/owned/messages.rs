@@ -159,6 +159,7 @@ impl<T, M> Port<T, M> {
         let shared = &self.shared;
         let at = Instant::now() + time.min(FAR);
         shared
+            .clock
             .set_timer(at, Action::Send(message))
             .map_err(|action| match action {
                 Action::Send(message) => SendError(message),
@@ -228,7 +229,7 @@ impl<T, M> Port<T, M> {
         let begin = Instant::now();
         let make = Arc::new(Mutex::new(make));
         let action = Action::SendEvery(Arc::clone(&make) as _, period, begin + period);
-        let timer = self.shared.set_timer(begin + period, action);
+        let timer = self.shared.clock.set_timer(begin + period, action);
         timer.map_err(|action| {
             drop(action);
             let make = Arc::into_inner(make).expect("there is no timer");
@@ -241,7 +242,7 @@ impl<T, M> Port<T, M> {
     /// What it has sent may still be in the queue, and a function that is being [called](Self::send_every_with) sends once
     /// more. Returns false if it was cancelled before, or has sent its only message.
     pub fn cancel_timer(&self, timer: TimerId) -> bool {
-        self.shared.cancel_timer(timer)
+        self.shared.clock.cancel_timer(timer)
     }
 }
 
@@ -265,17 +266,9 @@ impl<T, M> Shared<T, M> {
         drop_all(self.send(message).err());
     }
 
-    pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
-        self.clock.set_timer(&self.connections, time, action)
-    }
-
-    pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {
-        self.clock.cancel_timer(&self.connections, timer)
-    }
-
     /// TIMER was dequeued.
     pub(super) fn ring(&self) {
-        for action in self.clock.ring(&self.connections) {
+        for action in self.clock.ring() {
             match action {
                 Action::Send(message) => self.notify(Message::Sent(message)),
                 Action::Call(make) => self.notify(Message::Due(make)),

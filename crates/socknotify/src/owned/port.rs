@@ -43,7 +43,7 @@ pub(super) struct Shared<T, M> {
     pub(super) connections: Arc<Connections<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
     pub(super) messages: Mutex<VecDeque<Message<T, M>>>,
-    pub(super) clock: Clock<M>,
+    pub(super) clock: Clock<T, M>,
     pub(super) files: Arc<Operations>,
     pub(super) helpers: Helpers,
     /// Of the calls that serve.
@@ -338,12 +338,13 @@ impl<T, M> Port<T, M> {
         // Work that blocks keeps no operation from being performed.
         let helpers = Helpers::new();
         helpers.set_most(helper_threads);
+        let connections = Arc::new(Connections::new(port));
         Port {
             shared: Arc::new(Shared {
-                connections: Arc::new(Connections::new(port)),
+                clock: Clock::new(&connections),
+                connections,
                 files,
                 messages: Mutex::default(),
-                clock: Clock::new(),
                 helpers,
                 crews: Mutex::default(),
             }),
@@ -459,7 +460,7 @@ impl<T, M> Shared<T, M> {
         match self.connections.put(node, &wish) {
             Ok(to_do) => {
                 if to_do.is_late {
-                    self.clock.schedule(&self.connections, to_do.key);
+                    self.clock.schedule(to_do.key);
                 }
                 Some(to_do)
             }

@@ -33,7 +33,8 @@ pub(super) enum Action<M> {
 /// Makes a message for each period. It runs the caller's code: with no other lock.
 pub(super) type Make<M> = Mutex<dyn FnMut() -> M + Send>;
 
-pub(super) struct Clock<M> {
+pub(super) struct Clock<T, M> {
+    connections: Arc<Connections<T>>,
     /// When time was 0.
     start: Instant,
     schedule: Mutex<Schedule>,
@@ -49,9 +50,10 @@ struct Schedule {
     alarm: u64,
 }
 
-impl<M> Clock<M> {
-    pub(super) fn new() -> Self {
+impl<T, M> Clock<T, M> {
+    pub(super) fn new(connections: &Arc<Connections<T>>) -> Self {
         Clock {
+            connections: Arc::clone(connections),
             start: Instant::now(),
             schedule: Mutex::new(Schedule {
                 deadlines: Wheel::new(),
@@ -81,33 +83,28 @@ impl<M> Clock<M> {
 
     /// Have the wheel report a slot in time for its deadline.
     #[cold]
-    pub(super) fn schedule<T>(&self, connections: &Connections<T>, key: usize) {
+    pub(super) fn schedule(&self, key: usize) {
         let index = index_of(key);
         let mut schedule = lock(&self.schedule);
         // The deadline is the one that the slot has by now: another thread may have armed what is in it since this was due, and
         // have scheduled that.
-        if let Some(mut place) = connections.slots.get_by_index(index) {
+        if let Some(mut place) = self.connections.slots.get_by_index(index) {
             if place.deadline < place.scheduled {
                 place.scheduled = place.deadline;
                 schedule.deadlines.set(index, place.deadline);
             }
         }
-        self.set_alarm(connections, &mut schedule);
+        self.set_alarm(&mut schedule);
     }
 
     /// Set a timer. Returns the action if the port is closed, or there is no room for one more.
-    pub(super) fn set_timer<T>(
-        &self,
-        connections: &Connections<T>,
-        time: Instant,
-        action: Action<M>,
-    ) -> Result<TimerId, Action<M>> {
-        if connections.is_closed() {
+    pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
+        if self.connections.is_closed() {
             return Err(action);
         }
         let mut schedule = lock(&self.schedule);
         // Closing says so first, and then drops all timers.
-        let timer = match connections.is_closed() {
+        let timer = match self.connections.is_closed() {
             true => None,
             false => self.timers.insert_default(),
         };
@@ -117,13 +114,13 @@ impl<M> Clock<M> {
         *timer = Some(action);
         drop(timer);
         schedule.timers.set(token.index, self.ticks_until(time));
-        self.set_alarm(connections, &mut schedule);
+        self.set_alarm(&mut schedule);
         Ok(TimerId(token))
     }
 
     /// False if it has ended, or the port is closed.
-    pub(super) fn cancel_timer<T>(&self, connections: &Connections<T>, timer: TimerId) -> bool {
-        if connections.is_closed() {
+    pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {
+        if self.connections.is_closed() {
             return false;
         }
         let mut schedule = lock(&self.schedule);
@@ -145,13 +142,14 @@ impl<M> Clock<M> {
     }
 
     /// Make sure that a timer packet comes in time for what is next.
-    fn set_alarm<T>(&self, connections: &Connections<T>, schedule: &mut Schedule) {
+    fn set_alarm(&self, schedule: &mut Schedule) {
         let next = [schedule.deadlines.next(), schedule.timers.next()];
         let next = next.into_iter().flatten().min();
         let Some(next) = next.filter(|&next| next < schedule.alarm) else {
             return;
         };
         let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
+        let connections = &*self.connections;
         let timer = Packet::Timer.entry(&connections.slots);
         schedule.alarm = match connections.port.system().post_after(time, timer) {
             Ok(()) => next,
@@ -161,7 +159,7 @@ impl<M> Clock<M> {
     }
 
     /// TIMER was dequeued: interrupt the waits of connections whose deadlines have passed. Returns what timers are due for.
-    pub(super) fn ring<T>(&self, connections: &Connections<T>) -> Vec<Action<M>> {
+    pub(super) fn ring(&self) -> Vec<Action<M>> {
         let now = self.now();
         let schedule = &mut *lock(&self.schedule);
         schedule.alarm = NEVER;
@@ -169,7 +167,7 @@ impl<M> Clock<M> {
         schedule.deadlines.advance(now, |index| over.push(index));
         schedule.timers.advance(now, |index| due.push(index));
         for index in over {
-            if let Some(at) = time_out(connections, index, now) {
+            if let Some(at) = time_out(&self.connections, index, now) {
                 schedule.deadlines.set(index, at);
             }
         }
@@ -187,7 +185,7 @@ impl<M> Clock<M> {
             (Arc::weak_count(make) == 0).then(|| Action::Call(Arc::downgrade(make)))
         });
         let due = due.collect();
-        self.set_alarm(connections, schedule);
+        self.set_alarm(schedule);
         due
     }
 }

@@ -477,7 +477,7 @@ impl<T: Source, M> Worker<T, M> {
         let shared = &*self.shared;
         if let Some(to_do) = shared.connections.put_listener(key, wish) {
             if to_do.is_late {
-                shared.clock.schedule(&shared.connections, key);
+                shared.clock.schedule(key);
             }
             gather(&mut self.polls, &mut self.registrations, &to_do);
         }
@@ -852,7 +852,7 @@ mod tests {
         let held = port.disarm(id).expect("it is armed");
         port.arm(held, Interest::NOTHING.within(Duration::from_millis(1)));
         let key = shared.connections.slots.key(id.0);
-        shared.clock.schedule(&shared.connections, key);
+        shared.clock.schedule(key);
         let mut worker = port.worker(4);
         assert_eq!(worker.process(PATIENCE)?, 1);
         assert!(matches!(worker.take(), Some(Event::TimedOut(_))));
