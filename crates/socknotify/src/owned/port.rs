@@ -412,18 +412,27 @@ impl<T, M> Shared<T, M> {
         let key = arm.completion_key;
         let registered = self.connections.port.register(arm);
         if let Err(RegisterError::Entry(error)) = registered {
-            if let Some(node) = self.connections.take_back(key) {
-                self.refuse(node, error);
-            }
+            self.on_refused(key, error);
         }
     }
 
-    /// The system refuses to watch a connection.
+    /// The system refuses to watch a connection, or a listener, which is closed then.
     #[cold]
-    pub(super) fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
+    pub(super) fn on_refused(&self, key: usize, error: RegistrationError) {
+        if let Some(node) = self.connections.take_back(key) {
+            return self.refuse(node, error);
+        }
+        if let Some(id) = self.connections.close_listener(key) {
+            self.notify(Message::NotAccepting(id, error.into()));
+        }
+    }
+
+    /// The system refuses to watch a connection, or the port is closed.
+    #[cold]
+    fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
         let is_lingering = node.readiness.phase == Phase::Lingering;
         let held = Held::from_node(node);
-        if is_lingering {
+        if is_lingering || self.connections.is_closed() {
             // Nobody waits for it.
             return drop_all([held]);
         }
@@ -457,21 +466,12 @@ impl<T, M> Shared<T, M> {
             deadline: deadline.map_or(NEVER, |time| self.clock.ticks_until(time)),
             is_buffered: has_buffered && node.readiness.phase != Phase::Lingering,
         };
-        match self.connections.put(node, &wish) {
-            Ok(to_do) => {
-                if to_do.is_late {
-                    self.clock.schedule(to_do.key);
-                }
-                Some(to_do)
-            }
-            Err((node, refused)) => {
-                match refused {
-                    Some(error) => self.refuse(node, error),
-                    None => drop(Held::from_node(node)),
-                }
-                None
-            }
+        let put = self.connections.put(node, &wish);
+        let to_do = put.map_err(|(node, error)| self.refuse(node, error)).ok()?;
+        if to_do.is_late {
+            self.clock.schedule(to_do.key);
         }
+        Some(to_do)
     }
 
     /// Give a connection its place in the port, for which there is room.

@@ -22,7 +22,7 @@ use crate::engine::owned::{Caller, Left, Polls, Taking};
 use crate::support::burst;
 use crate::support::deadline::Deadline;
 use crate::support::lock::lock;
-use crate::{Entry, Error, EventFilter, Events, Registration, RegistrationError};
+use crate::{Entry, Error, EventFilter, Events, Registration};
 
 /// How many times a call polls again after its timeout because it has dequeued only stale packets. There may be an
 /// event behind those; but a registration that is not the port's may be reported for ever.
@@ -282,21 +282,9 @@ impl<T: Source, M> Worker<T, M> {
             return false;
         }
         for (key, error) in std::mem::take(&mut self.polls.refused) {
-            self.on_refused(key, error);
+            self.shared.on_refused(key, error);
         }
         true
-    }
-
-    /// The system refuses to watch a connection, or a listener, which is closed then.
-    #[cold]
-    fn on_refused(&mut self, key: usize, error: RegistrationError) {
-        let connections = &self.shared.connections;
-        if let Some(node) = connections.take_back(key) {
-            return self.shared.refuse(node, error);
-        }
-        if let Some(id) = connections.close_listener(key) {
-            self.shared.notify(Message::NotAccepting(id, error.into()));
-        }
     }
 
     /// Turn this many packets into events. Returns how many there are.
@@ -695,6 +683,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::RegistrationError;
 
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
@@ -721,7 +710,7 @@ mod tests {
             },
         )?;
         let key = port.shared.connections.slots.key(id.0);
-        worker.on_refused(key, RegistrationError::NotASocket);
+        port.shared.on_refused(key, RegistrationError::NotASocket);
         assert_eq!(worker.process(None)?, 1);
         assert!(matches!(worker.take(), Some(Event::NotAccepting(it, _)) if it == id));
         assert!(!port.cancel(id), "it is closed");

@@ -123,7 +123,7 @@ pub(in crate::owned) struct Wish {
 
 impl Wish {
     /// For these conditions, without a deadline.
-    pub(in crate::owned) fn of(filter: EventFilter) -> Self {
+    pub(in crate::owned) const fn of(filter: EventFilter) -> Self {
         Wish {
             filter,
             is_drained: false,
@@ -328,30 +328,25 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Put a connection into its slot, where its packets find it. It comes back if the port is closed, or the system does not
-    /// watch it.
+    /// Put a connection into its slot, where its packets find it. It comes back if the port is closed, whatever the error, or
+    /// the system does not watch it.
     #[inline(always)]
     pub(in crate::owned) fn put(
         &self,
         node: Box<Node<T>>,
         wish: &Wish,
-    ) -> Result<ToDo, (Box<Node<T>>, Option<RegistrationError>)> {
+    ) -> Result<ToDo, (Box<Node<T>>, RegistrationError)> {
         // Closing says so first, and then empties every slot.
         let place = match self.is_here() {
             true => self.slots.get(node.token),
             false => None,
         };
         let Some(mut place) = place.filter(|_| !self.closed.load(Ordering::SeqCst)) else {
-            return Err((node, None));
+            return Err((node, RegistrationError::NotFound));
         };
         let key = self.slots.key(node.token);
         let put = self.put_into(&mut place, key, Some(node), wish);
-        put.map_err(|(armed, error)| {
-            let node = armed.expect("it was put");
-            // A port that is being closed refuses everything.
-            let is_open = !self.closed.load(Ordering::SeqCst);
-            (node, is_open.then_some(error))
-        })
+        put.map_err(|(armed, error)| (armed.expect("it was put"), error))
     }
 
     #[inline(always)]
@@ -366,9 +361,7 @@ impl<T> Connections<T> {
         let system = self.port.system();
         let arm =
             |arming, is_drained| system.enable_owned(socket, key, wish.filter, arming, is_drained);
-        place.record.set_buffered(wish.is_buffered);
-        let put = place.record.put(armed, wish.filter, wish.is_drained, arm);
-        let (left, is_new) = match put {
+        let (left, is_new) = match place.record.put(armed, wish, arm) {
             Ok(Put::Armed { left, is_new }) => (left, is_new),
             Ok(Put::Report(arming)) => {
                 if !self.report(key, place, arming) {
@@ -591,9 +584,6 @@ impl<T> Connections<T> {
 
     /// Close the port when the last connection has ended and all work is done, and accept no connection more.
     pub(in crate::owned) fn drain(&self) {
-        if !self.is_here() {
-            return;
-        }
         if !self.draining.swap(true, Ordering::SeqCst) {
             self.interrupt_all(Reasons::DRAINING, |place| place.shared().is_none());
         }

@@ -8,6 +8,7 @@ use loom::thread;
 
 use crate::engine::interleavings::{Port, do_and_dequeue, explore_owning};
 use crate::engine::owned::Left;
+use crate::owned::slot::connections::Wish;
 use crate::owned::slot::packet::{Packet, is_to_take};
 use crate::owned::slot::record::{Put, Reasons, Record, Seen};
 use crate::values::entry::Arming;
@@ -35,10 +36,14 @@ impl Slot {
 
     /// As `Connections::put` does. Returns what is left to do.
     fn put(&self, value: u32, is_drained: bool) -> Left {
-        let filter = EventFilter::IN;
+        let wish = Wish {
+            is_drained,
+            ..Wish::of(EventFilter::IN)
+        };
         let mut record = self.record.lock().unwrap();
-        let put = record.put(value, filter, is_drained, |arming, is_drained| {
-            self.port.enable_owned(0, KEY, filter, arming, is_drained)
+        let put = record.put(value, &wish, |arming, is_drained| {
+            self.port
+                .enable_owned(0, KEY, wish.filter, arming, is_drained)
         });
         match put {
             Ok(Put::Armed { left, .. }) => left,
@@ -224,7 +229,7 @@ fn nothing_is_put_into_a_closed_port() {
                 if closed.load(Ordering::Relaxed) {
                     return Some(7);
                 }
-                let put = record.put(7, EventFilter::IN, false, |arming, is_drained| {
+                let put = record.put(7, &Wish::of(EventFilter::IN), |arming, is_drained| {
                     slot.port
                         .enable_owned(0, KEY, EventFilter::IN, arming, is_drained)
                 });

@@ -14,6 +14,7 @@ use std::mem;
 
 use bitflags::bitflags;
 
+use crate::owned::slot::connections::Wish;
 use crate::owned::slot::packet::{Packet, of_slot, overlapped};
 use crate::values::entry::Arming;
 use crate::{Entry, EventFilter, Events};
@@ -122,37 +123,29 @@ impl<V> Record<V> {
         self.filter
     }
 
-    /// Whether what is put in next is ready at once, whatever the port beneath reports.
-    #[inline]
-    pub(in crate::owned) fn set_buffered(&mut self, is_buffered: bool) {
-        self.reasons.set(Reasons::BUFFERED, is_buffered);
-    }
-
     /// Put something in, and arm it beneath, or have it interrupted. If the port beneath refuses, it comes back.
-    ///
-    /// `is_drained`: no wanted condition held when its thread was done.
     #[inline(always)]
     pub(in crate::owned) fn put<A, E>(
         &mut self,
         value: V,
-        filter: EventFilter,
-        is_drained: bool,
+        wish: &Wish,
         arm: impl FnOnce(Arming, bool) -> Result<A, E>,
     ) -> Result<Put<A>, (V, E)> {
         debug_assert!(self.armed.is_none(), "a connection is in one place");
         self.arming = self.arming.next();
-        self.filter = filter;
+        self.filter = wish.filter;
         // That was for the wait before.
         self.reasons.remove(Reasons::TIMED_OUT);
+        self.reasons.set(Reasons::BUFFERED, wish.is_buffered);
         self.state = State::Enabled;
         if !self.reasons.is_empty() {
             self.armed = Some(value);
             return Ok(Put::Report(self.arming));
         }
-        match arm(self.arming, is_drained && !self.was_left) {
+        match arm(self.arming, wish.is_drained && !self.was_left) {
             Ok(left) => {
                 self.armed = Some(value);
-                let is_new = self.watched.replace(filter) != Some(filter);
+                let is_new = self.watched.replace(wish.filter) != Some(wish.filter);
                 Ok(Put::Armed { left, is_new })
             }
             Err(error) => Err((value, error)),
@@ -282,6 +275,11 @@ impl<V> Record<V> {
 mod tests {
     use super::*;
 
+    const DRAINED: Wish = Wish {
+        is_drained: true,
+        ..Wish::of(EventFilter::IN)
+    };
+
     /// Nobody has dequeued its event.
     fn look(record: &mut Record<u8>, event: &mut Entry) -> Seen {
         record.look(event, |_| true)
@@ -296,7 +294,7 @@ mod tests {
 
     fn armed(record: &mut Record<u8>) -> Arming {
         let mut number = Arming::default();
-        let put = record.put(7, EventFilter::IN, false, |arming, _| {
+        let put = record.put(7, &Wish::of(EventFilter::IN), |arming, _| {
             number = arming;
             Ok::<_, ()>(())
         });
@@ -337,7 +335,7 @@ mod tests {
     }
 
     fn put_interrupted(record: &mut Record<u8>) -> Entry {
-        let put = record.put(7, EventFilter::IN, true, |_, _| Ok::<_, ()>(()));
+        let put = record.put(7, &DRAINED, |_, _| Ok::<_, ()>(()));
         let Ok(Put::Report(arming)) = put else {
             panic!("{put:?}")
         };
@@ -417,7 +415,7 @@ mod tests {
                 record.take(&event);
             }
             let mut was_drained = None;
-            let put = record.put(7, EventFilter::IN, true, |_, is_drained| {
+            let put = record.put(7, &DRAINED, |_, is_drained| {
                 was_drained = Some(is_drained);
                 Ok::<_, ()>(())
             });
