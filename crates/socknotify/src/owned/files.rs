@@ -5,9 +5,7 @@ use std::fs::File;
 use super::port::Shared;
 use super::slot::packet::Packet;
 use super::time::{Action, TimerId};
-use super::{
-    AdoptError, BeginError, FileCompletion, FileDriver, FileOperation, OperationId, Port, PortFile,
-};
+use super::{AdoptError, BeginError, FileDriver, FileOperation, OperationId, Port, PortFile};
 use crate::files::Reason;
 
 impl<T, M> Port<T, M> {
@@ -122,14 +120,5 @@ impl<T, M> Shared<T, M> {
             }
         }
         Ok(id)
-    }
-
-    /// The packet of an operation was dequeued.
-    pub(super) fn completed(&self, key: usize) -> Option<FileCompletion> {
-        let (completion, timer) = self.files.finish(key)?;
-        if let Some(timer) = timer {
-            self.clock.cancel_timer(TimerId(timer));
-        }
-        Some(completion)
     }
 }

@@ -16,6 +16,7 @@ use super::slot::connections::{Looked, Resident, ToDo, Wish, drop_all};
 use super::slot::listener::{Listener, MAX_FAILED, PAUSE, Stop};
 use super::slot::packet::{Packet, is_to_take};
 use super::slot::record::Reasons;
+use super::time::TimerId;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
 use crate::backend;
 use crate::engine::owned::{Caller, Left, Polls, Taking};
@@ -507,22 +508,12 @@ impl<T: Source, M> Worker<T, M> {
             return;
         }
         self.flush();
-        let files = &self.shared.files;
+        let (files, system) = (&self.shared.files, self.shared.connections.port.system());
         files.flush();
         let packets = &self.entries[self.left.clone()];
-        if packets.is_empty() {
-            return;
-        }
         // If it is an operation's, closing takes that.
         packets.iter().for_each(|packet| files.on_requeued(packet));
-        if self
-            .shared
-            .connections
-            .port
-            .system()
-            .requeue(packets)
-            .is_ok()
-        {
+        if !packets.is_empty() && system.requeue(packets).is_ok() {
             self.left = 0..0;
         }
     }
@@ -562,7 +553,7 @@ fn gather(polls: &mut Polls, registrations: &mut Vec<Registration<'static>>, to_
 /// The event of a connection that was taken for another reason than an event, or is connecting.
 #[cold]
 fn other_event<T: Source, M>(
-    held: Held<T>,
+    mut held: Held<T>,
     reason: Option<Reasons>,
     events: Events,
     filter: EventFilter,
@@ -575,13 +566,22 @@ fn other_event<T: Source, M>(
             Event::Ready(held, Events::IN)
         }
         Some(Reasons::TIMED_OUT) => {
+            let is_connecting = held.readiness().phase == Phase::Connecting;
+            let asked = match is_connecting {
+                true => filter | EventFilter::OUT,
+                false => filter,
+            };
             // A condition may have held first, and its report be on the way still.
-            match backend::conditions(held.readiness().socket(), filter) {
-                events if !events.is_empty() => other_event(held, None, events, filter),
-                _ if held.readiness().phase == Phase::Connecting => {
-                    connect::not_in_time(held, filter)
-                }
-                _ => Event::TimedOut(held),
+            let events = backend::conditions(held.readiness().socket(), asked);
+            let wanted = events & filter.wanted();
+            if !wanted.is_empty() {
+                return other_event(held, None, wanted, filter);
+            }
+            held.split().1.phase = Phase::Open;
+            match is_connecting && events.is_empty() {
+                true => Event::Unconnected(held, connect::no_answer()),
+                // If it was connecting, it waits for something else by now.
+                false => Event::TimedOut(held),
             }
         }
         Some(Reasons::DRAINING) => Event::Draining(held),
@@ -631,7 +631,10 @@ impl<T: Source, M> Shared<T, M> {
                 Some(event)
             }
             Packet::Operation => {
-                let completion = self.completed(packet.overlapped)?;
+                let (completion, timer) = self.files.finish(packet.overlapped)?;
+                if let Some(timer) = timer {
+                    self.clock.cancel_timer(TimerId(timer));
+                }
                 taken.results += 1;
                 Some(Event::Completed(completion))
             }
