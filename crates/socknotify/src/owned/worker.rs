@@ -265,6 +265,11 @@ impl<T: Source, M> Worker<T, M> {
         outcome
     }
 
+    /// Says what it has taken last.
+    pub(super) fn taking(&self) -> Arc<Taking> {
+        Arc::clone(&self.taken.taking)
+    }
+
     fn has_gathered(&self) -> bool {
         !(self.registrations.is_empty() && self.polls.is_empty())
     }

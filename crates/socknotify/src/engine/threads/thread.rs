@@ -47,7 +47,7 @@ impl Taking {
         self.count.load(Ordering::Acquire)
     }
 
-    pub(super) fn key(&self) -> usize {
+    pub(crate) fn key(&self) -> usize {
         self.key.load(Ordering::Relaxed)
     }
 }
