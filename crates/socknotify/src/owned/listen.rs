@@ -7,7 +7,6 @@ use super::slot::connections::{Place, Resident, Wish};
 use super::slot::listener::Listener;
 use super::slot::packet::Packet;
 use super::slot::record::Reasons;
-use super::source::raw;
 use super::{Id, Listen, Listening, Port, Source};
 use crate::{Error, EventFilter, RegistrationError};
 
@@ -68,13 +67,13 @@ impl<T: Source, M> Port<T, M> {
         F: Fn(L::Stream, L::Address) -> T + Send + Sync + 'static,
     {
         listener.prepare()?;
-        let socket = raw(&listener);
         let connections = &self.shared.connections;
         connections.check()?;
         if connections.is_draining() {
             return Err(Error::Closed.into());
         }
         let listener = Arc::new(Listener::new(listener, listening.into(), make));
+        let socket = listener.socket;
         let place = Place::new(socket, Some(Resident::Listener(listener)));
         let token = connections.slots.insert(place);
         let token = token.ok_or(RegistrationError::LimitReached)?;

@@ -278,12 +278,9 @@ impl<T: Source, M> Worker<T, M> {
     fn take_back_refused(&mut self) -> bool {
         self.is_any_new = false;
         self.polls.clear();
-        for registration in self.registrations.drain(..) {
-            if let Err(error) = registration.result() {
-                let refused = (registration.completion_key, error);
-                self.polls.refused.push(refused);
-            }
-        }
+        let results = self.registrations.drain(..);
+        let refused = results.filter_map(|it| Some((it.completion_key, it.result().err()?)));
+        self.polls.refused.extend(refused);
         if self.polls.refused.is_empty() {
             return false;
         }
@@ -340,7 +337,7 @@ impl<T: Source, M> Worker<T, M> {
             }
         }
         self.left = 0..events;
-        // What was interrupted, and is not any more: this thread may not call again soon.
+        // What a stale packet was for is armed again: this thread may not call again soon.
         self.flush();
         if is_timer_among {
             self.shared.ring();
@@ -397,7 +394,8 @@ impl<T: Source, M> Worker<T, M> {
             wish.deadline = shared.clock.ticks_until(Instant::now() + PAUSE);
         }
         // Without descriptors a system fails before it looks whether one waits.
-        let is_any_left = is_last && is_failed && connections.is_any_waiting(id);
+        let waiting = || backend::conditions(listener.socket, EventFilter::IN);
+        let is_any_left = is_last && is_failed && !waiting().is_empty();
         let ends = is_last && !(is_any_left && listener.tries_again());
         let is_told = match is_last {
             true => ends && is_any_left,
@@ -433,7 +431,7 @@ impl<T: Source, M> Worker<T, M> {
                 true if shared.connections.is_closed() => None,
                 // Its limit does not count any more.
                 true => Some(shared.connections.connection_began()),
-                false => shared.connections.reserve(listener),
+                false => shared.connections.reserve(id, listener.listening.limit),
             };
             let Some(room) = room else { return Stop::Full };
             let accept = || {

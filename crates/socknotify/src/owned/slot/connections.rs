@@ -54,8 +54,10 @@ pub(in crate::owned) struct Connections<T> {
     counts: AtomicU64,
     /// When the last connection has ended, and all work is done, the port closes.
     draining: AtomicBool,
-    /// A listener may pause until the port has fewer connections.
+    /// A listener pauses until the port has fewer connections.
     is_full: AtomicBool,
+    /// Those that do, and how many connections they may have.
+    paused: Mutex<Vec<(Token, usize)>>,
     listeners: Mutex<Vec<Token>>,
     /// When calls that serve are to be over: now, once the port was closed, or at the end of the time for draining.
     pub(in crate::owned) end: EndTime,
@@ -93,12 +95,10 @@ pub(in crate::owned) type Armed<T> = Option<Box<Node<T>>>;
 
 /// What stays in the slot.
 pub(in crate::owned) enum Resident<T> {
-    Shared(Shared<T>),
+    /// Returns it. So `T` has to be `Sync` only where one is shared, and not for all connections.
+    Shared(Box<dyn Fn() -> Arc<T> + Send + Sync>),
     Listener(Arc<Listener<T>>),
 }
-
-/// Returns a shared socket. So `T` has to be `Sync` only where one is shared, and not for all connections.
-pub(in crate::owned) type Shared<T> = Box<dyn Fn() -> Arc<T> + Send + Sync>;
 
 /// A connection with what the port needs to know of it.
 pub(in crate::owned) struct Node<T> {
@@ -208,6 +208,7 @@ impl<T> Connections<T> {
             counts: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            paused: Mutex::default(),
             listeners: Mutex::default(),
             end: EndTime::default(),
             left: Mutex::default(),
@@ -252,16 +253,18 @@ impl<T> Connections<T> {
     }
 
     /// Count one more, if there are fewer than this listener's limit. Otherwise it is woken when the number falls below that.
-    pub(in crate::owned) fn reserve(&self, listener: &Listener<T>) -> Option<Room<'_, T>> {
-        let limit = listener.listening.limit;
+    pub(in crate::owned) fn reserve(&self, id: Id, limit: usize) -> Option<Room<'_, T>> {
         let order = Ordering::SeqCst;
         let next = |counts| (connections(counts) < limit).then_some(counts + 1);
         let count = || self.counts.fetch_update(order, order, next).is_ok();
         let is_counted = count() || {
             // One may have ended before this, and not have seen it. If so, the listener is woken once too often: another thread
             // may have seen it full, and have it pause.
-            listener.set_full(true);
+            let mut paused = lock(&self.paused);
+            paused.retain(|other| other.0 != id.0);
+            paused.push((id.0, limit));
             self.is_full.store(true, Ordering::SeqCst);
+            drop(paused);
             count()
         };
         is_counted.then(|| Room(self))
@@ -287,24 +290,16 @@ impl<T> Connections<T> {
     /// listeners with different limits would wake each other for ever.
     #[cold]
     fn resume_listeners(&self) {
-        self.is_full.store(false, Ordering::SeqCst);
-        let listeners = lock(&self.listeners).clone();
-        for token in listeners {
-            let Some(mut place) = self.slots.get(token) else {
-                continue;
-            };
-            let Some(Resident::Listener(listener)) = place.resident.as_deref() else {
-                continue;
-            };
-            if !listener.is_full() {
-                continue;
+        let mut paused = lock(&self.paused);
+        // Who ends one meanwhile waits for the lock.
+        paused.retain(|&(token, limit)| {
+            let has_room = self.count() < limit;
+            if has_room {
+                self.interrupt_named(token, Reasons::RESUMED);
             }
-            // In this order: who ends one that is not seen here sees this.
-            self.is_full.store(true, Ordering::SeqCst);
-            if self.count() < listener.listening.limit && listener.set_full(false) {
-                self.interrupt(self.slots.key(token), &mut place, Reasons::RESUMED);
-            }
-        }
+            !has_room
+        });
+        self.is_full.store(!paused.is_empty(), Ordering::SeqCst);
     }
 
     /// Count work that is accepted.
@@ -363,13 +358,10 @@ impl<T> Connections<T> {
             |arming, is_drained| system.enable_owned(socket, key, wish.filter, arming, is_drained);
         let (left, is_new) = match place.record.put(armed, wish, arm) {
             Ok(Put::Armed { left, is_new }) => (left, is_new),
-            Ok(Put::Report(arming)) => {
-                if !self.report(key, place, arming) {
-                    if let Some(armed) = place.record.take_back() {
-                        return Err((armed, RegistrationError::OutOfMemory));
-                    }
-                }
-                (Left::Nothing, false)
+            Ok(Put::Report(arming)) if self.report(key, place, arming) => (Left::Nothing, false),
+            Ok(Put::Report(_)) => {
+                let armed = place.record.take_back().expect("it was put");
+                return Err((armed, RegistrationError::OutOfMemory));
             }
             Err(refused) => return Err(refused),
         };
@@ -574,12 +566,6 @@ impl<T> Connections<T> {
         lock(&self.listeners).retain(|&other| other != token);
         self.end_if_drained();
         Some(Id(token))
-    }
-
-    /// Whether a connection waits for this listener.
-    pub(in crate::owned) fn is_any_waiting(&self, id: Id) -> bool {
-        let socket = self.slots.get(id.0).map(|place| place.socket);
-        socket.is_some_and(|socket| !backend::conditions(socket, EventFilter::IN).is_empty())
     }
 
     /// Close the port when the last connection has ended and all work is done, and accept no connection more.

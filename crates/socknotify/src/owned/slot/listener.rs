@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::os;
-use crate::owned::{Interest, Source};
+use crate::os::{self, RawSocket};
+use crate::owned::{Interest, Source, source};
 
 /// How long a listener pauses when the system is out of descriptors or memory.
 pub(in crate::owned) const PAUSE: Duration = Duration::from_millis(50);
@@ -148,12 +148,11 @@ pub(in crate::owned) enum Stop {
 
 /// A listener of a port.
 pub(in crate::owned) struct Listener<T> {
+    pub(in crate::owned) socket: RawSocket,
     pub(in crate::owned) listening: Listening,
     pub(in crate::owned) accept: Box<Accept<T>>,
     /// It cannot accept, and that was reported.
     has_failed: AtomicBool,
-    /// It pauses until the port has fewer connections.
-    is_full: AtomicBool,
     /// How many times it was [about to be closed](Self::tries_again).
     ends: AtomicUsize,
 }
@@ -164,16 +163,17 @@ impl<T> Listener<T> {
         listening: Listening,
         make: impl Fn(L::Stream, L::Address) -> T + Send + Sync + 'static,
     ) -> Self {
+        let socket = source::raw(&listener);
         let accept = move |accepted: &mut dyn FnMut()| {
             let (stream, address) = listener.accept_next()?;
             accepted();
             Ok(make(stream, address))
         };
         Listener {
+            socket,
             listening,
             accept: Box::new(accept),
             has_failed: AtomicBool::new(false),
-            is_full: AtomicBool::new(false),
             ends: AtomicUsize::new(0),
         }
     }
@@ -181,16 +181,6 @@ impl<T> Listener<T> {
     /// Note whether it cannot accept. Returns whether that was noted before.
     pub(in crate::owned) fn set_failed(&self, has_failed: bool) -> bool {
         self.has_failed.swap(has_failed, Ordering::Relaxed)
-    }
-
-    /// Note whether it pauses until the port has fewer connections. Returns whether it did.
-    pub(in crate::owned) fn set_full(&self, is_full: bool) -> bool {
-        self.is_full.swap(is_full, Ordering::SeqCst)
-    }
-
-    /// Whether it pauses until the port has fewer connections.
-    pub(in crate::owned) fn is_full(&self) -> bool {
-        self.is_full.load(Ordering::SeqCst)
     }
 
     /// It is about to be closed. False if this is the last time that it tries.
