@@ -140,8 +140,9 @@ impl SystemPort {
         &self,
         socket: RawSocket,
         key: usize,
+        is_descriptor: bool,
     ) -> Result<Result<(), RegistrationError>, Error> {
-        either!(self, port => port.adopt(socket, key))
+        either!(self, port => port.adopt(socket, key, is_descriptor))
     }
 
     pub(crate) fn release(&self, socket: RawSocket, key: usize, stays_open: bool) {

@@ -20,17 +20,8 @@ use crate::values::registration::Extra;
 use crate::{Entry, Error, EventFilter, Registration, RegistrationError};
 
 impl<B: Backend> Engine<B> {
-    /// Register a socket under this key, disabled.
+    /// Register a socket under this key, disabled; or any descriptor that can be watched, if it may be one that is no socket.
     pub(crate) fn adopt(
-        &self,
-        socket: RawSocket,
-        key: usize,
-    ) -> Result<Result<(), RegistrationError>, Error> {
-        self.adopt_any(socket, key, false)
-    }
-
-    /// The same for any descriptor that can be watched, if it may be one that is no socket.
-    pub(crate) fn adopt_any(
         &self,
         socket: RawSocket,
         key: usize,

@@ -81,7 +81,7 @@ impl<T: Source, M> Port<T, M> {
         connections.add_listener(token);
         let watch = || -> io::Result<()> {
             let system = connections.port.system();
-            system.adopt(socket, key)??;
+            system.adopt(socket, key, false)??;
             // It pauses when there are no resources: its timer must not need any then.
             system.prepare_alarm(Packet::Timer.key(&connections.slots))?;
             let put = connections.put_listener(key, &Wish::of(EventFilter::IN));

@@ -496,11 +496,7 @@ impl<T, M> Shared<T, M> {
         };
         place.socket = socket;
         let (system, key) = (connections.port.system(), connections.slots.key(token));
-        let adopted = match is_descriptor {
-            #[cfg(unix)]
-            true => system.adopt_any(socket, key, true),
-            _ => system.adopt(socket, key),
-        };
+        let adopted = system.adopt(socket, key, is_descriptor);
         let adopted = adopted.map_err(RegisterError::from);
         if let Err(error) = adopted.and_then(|entry| Ok(entry?)) {
             connections.slots.vacate(token.index, place);

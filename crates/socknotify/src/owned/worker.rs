@@ -565,9 +565,6 @@ fn other_event<T: Source, M>(
         None if held.readiness().phase == Phase::Connecting => connect::outcome(held, events),
         None => Event::Ready(held, events),
         Some(Reasons::BUFFERED) => Event::Ready(held, Events::IN),
-        Some(Reasons::TIMED_OUT) if filter.contains(EventFilter::IN) && held.has_buffered() => {
-            Event::Ready(held, Events::IN)
-        }
         Some(Reasons::TIMED_OUT) => {
             let is_connecting = held.readiness().phase == Phase::Connecting;
             let asked = match is_connecting {
@@ -686,6 +683,7 @@ impl<T: Source, M> fmt::Debug for Worker<T, M> {
 
 #[cfg(all(test, not(interleavings)))]
 mod tests {
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -797,26 +795,23 @@ mod tests {
 
         impl Source for Fragile {
             fn socket(&self) -> crate::owned::BorrowedSocket<'_> {
-                self.0.socket()
-            }
-
-            fn has_buffered(&self) -> bool {
                 // Not when it is armed.
                 if self.0.nodelay().is_ok_and(|it| it) {
                     std::panic::resume_unwind(Box::new("a fault"));
                 }
-                false
+                self.0.socket()
             }
         }
 
         let port = Port::<Fragile, u32>::with_messages()?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let _peer = TcpStream::connect(listener.local_addr()?)?;
+        let mut peer = TcpStream::connect(listener.local_addr()?)?;
         let ours = listener.accept()?.0;
         let same = ours.try_clone()?;
         let mut worker = port.worker(4);
-        let interest = Interest::IN.within(Duration::from_millis(1));
-        worker.arm(port.adopt(Fragile(ours))?, interest);
+        // What it sends is discarded when that is taken.
+        worker.linger(port.adopt(Fragile(ours))?, Duration::from_secs(60));
+        peer.write_all(&[1])?;
         assert_eq!(worker.process(PATIENCE)?, 1);
         same.set_nodelay(true)?;
         port.shared.connections.port.close();

@@ -332,6 +332,7 @@ impl Native {
         &self,
         socket: RawSocket,
         key: usize,
+        _is_descriptor: bool,
     ) -> Result<Result<(), RegistrationError>, Error> {
         let open = self.enter()?;
         Memory::lend(|memory| self.apply_one(&open, memory, arming(socket, key)))

@@ -191,7 +191,7 @@ fn arm(port: &Port) -> u32 {
 
 /// A socket that was adopted, was ready once, and is held by this thread now.
 fn adopted(port: &Port) {
-    assert_eq!(port.adopt_any(0, 10, true), Ok(Ok(())));
+    assert_eq!(port.adopt(0, 10, true), Ok(Ok(())));
     port.backend.become_readable(0);
     assert_eq!(arm(port), Events::IN.bits());
     port.backend.drain(0);

@@ -27,7 +27,7 @@ type Taken = (u32, Option<Reasons>, Events);
 
 impl Slot {
     fn new(port: &Port) -> Arc<Self> {
-        assert_eq!(port.adopt_any(0, KEY, true), Ok(Ok(())));
+        assert_eq!(port.adopt(0, KEY, true), Ok(Ok(())));
         Arc::new(Slot {
             port: Arc::clone(port),
             record: Mutex::new(Record::default()),
