@@ -1,7 +1,8 @@
 //! [`Input`] and [`Output`]: buffers of a connection in non-blocking mode.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 use crate::os;
 use crate::owned::{Interest, Source, source};
@@ -228,9 +229,7 @@ impl Input {
 /// ```
 #[derive(Default)]
 pub struct Output {
-    bytes: Vec<u8>,
-    /// What is before this was sent.
-    sent: usize,
+    bytes: VecDeque<u8>,
     /// How many bytes the stream has ever accepted.
     accepted: u64,
     /// How many of those the peer had acknowledged when that was last asked, since all was sent. What it had not acknowledged
@@ -242,8 +241,7 @@ impl Output {
     /// Makes one with nothing to send.
     pub const fn new() -> Self {
         Output {
-            bytes: Vec::new(),
-            sent: 0,
+            bytes: VecDeque::new(),
             accepted: 0,
             acknowledged: None,
         }
@@ -251,12 +249,12 @@ impl Output {
 
     /// Whether all was sent.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.bytes.is_empty()
     }
 
     /// The number of bytes to send.
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.sent
+        self.bytes.len()
     }
 
     /// Sends as much as the stream takes. Returns what to wait for next: [`Interest::OUT`] if something is left, otherwise
@@ -267,10 +265,11 @@ impl Output {
     /// The stream's; [`ErrorKind::WriteZero`] if it takes nothing any more.
     pub fn send(&mut self, mut stream: impl Write) -> io::Result<Interest> {
         while !self.is_empty() {
-            match stream.write(&self.bytes[self.sent..]) {
+            let (first, second) = self.bytes.as_slices();
+            match stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(length) => {
-                    self.sent += length;
+                    self.bytes.drain(..length);
                     self.accepted = self.accepted.wrapping_add(length as u64);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -278,8 +277,6 @@ impl Output {
                 Err(error) => return Err(error),
             }
         }
-        self.bytes.clear();
-        self.sent = 0;
         self.acknowledged = None;
         Ok(Interest::IN)
     }
@@ -333,7 +330,7 @@ impl Output {
 
     /// Send these next, in memory of their own. All others were sent.
     pub(super) fn fill(&mut self, bytes: Vec<u8>) {
-        self.bytes = bytes;
+        self.bytes = bytes.into();
     }
 }
 
@@ -370,12 +367,7 @@ pub fn unacknowledged<S: Source + ?Sized>(source: &S) -> Option<u64> {
 /// Adds bytes to send. It never fails, and sends nothing.
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.sent > self.len() {
-            // All may never be sent at once.
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
-        }
-        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend(bytes);
         Ok(bytes.len())
     }
 

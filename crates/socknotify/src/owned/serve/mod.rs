@@ -235,9 +235,15 @@ impl<T: Source + Send, M: Send> Port<T, M> {
         if !self.shared.connections.is_here() {
             return Err(Error::OtherProcess);
         }
+        let on_limit = serving.on_limit.clone();
+        let crew = Arc::new(Crew::new(serving.threads, self.concurrency(), on_limit));
+        let mut crews = lock(&self.shared.crews);
+        crews.retain(|crew| crew.strong_count() > 0);
+        crews.push(Arc::downgrade(&crew));
+        drop(crews);
         let server = Server {
             port: self,
-            crew: self.crew(serving.threads, serving.on_limit.clone()),
+            crew,
             serving,
             handler,
             threads: Mutex::default(),
@@ -334,14 +340,6 @@ fn not_started(error: io::Error) -> Error {
 }
 
 impl<T, M> Port<T, M> {
-    fn crew(&self, most: usize, on_limit: Option<Arc<OnLimit>>) -> Arc<Crew> {
-        let crew = Arc::new(Crew::new(most, self.concurrency(), on_limit));
-        let mut crews = lock(&self.shared.crews);
-        crews.retain(|crew| crew.strong_count() > 0);
-        crews.push(Arc::downgrade(&crew));
-        crew
-    }
-
     /// The threads of [`serve`](Self::serve) at this moment, for a dashboard: with [`Snapshot::limit`](crate::Snapshot::limit),
     /// how many of them may run. Those of all calls that serve, and all zero if none does.
     ///
@@ -446,10 +444,9 @@ where
         // A port without a limit has more permits than there are processors.
         let first = self.port.concurrency().min(default_concurrency());
         for _ in 0..first.min(self.serving.threads) {
-            if let Err(error) = self.start_thread(scope) {
-                if self.crew.threads() == 0 {
-                    return Err(not_started(error));
-                }
+            let started = self.start_thread(scope);
+            if self.crew.threads() == 0 {
+                started.map_err(not_started)?;
             }
         }
         Ok(())
@@ -533,12 +530,9 @@ where
             thread = thread.stack_size(self.serving.stack_size);
         }
         let started = thread.spawn_scoped(scope, || self.run(scope)).map(drop);
-        match &started {
-            Ok(()) => self.crew.started(),
-            Err(_) => {
-                self.crew.is_refused();
-                self.port.shared.connections.end.notify();
-            }
+        self.crew.started(started.is_ok());
+        if started.is_err() {
+            self.port.shared.connections.end.notify();
         }
         started
     }
@@ -600,12 +594,8 @@ where
             }
             match outcome {
                 Ok(Err(_)) => return false,
-                Ok(Ok(0)) => {
-                    if self.crew.ends() {
-                        return true;
-                    }
-                    timeout = self.crew.next_timeout(self.serving.idle);
-                }
+                Ok(Ok(0)) if self.crew.ends() => return true,
+                Ok(Ok(0)) => timeout = self.crew.next_timeout(self.serving.idle),
                 Ok(Ok(_)) => timeout = idle,
                 Err(_) => {}
             }
