@@ -398,13 +398,10 @@ impl From<SharedTrigger> for Trigger {
     }
 }
 
-impl<T, M> Shared<T, M> {
+impl<T: Source, M> Shared<T, M> {
     /// Arm a connection at once.
     #[track_caller]
-    pub(super) fn arm(&self, connection: Held<T>, interest: Interest)
-    where
-        T: Source,
-    {
+    pub(super) fn arm(&self, connection: Held<T>, interest: Interest) {
         let to_do = self.put(connection, interest);
         let Some(arm) = to_do.and_then(|it| it.arm()) else {
             return;
@@ -416,37 +413,11 @@ impl<T, M> Shared<T, M> {
         }
     }
 
-    /// The system refuses to watch a connection, or a listener, which is closed then.
-    #[cold]
-    pub(super) fn on_refused(&self, key: usize, error: RegistrationError) {
-        if let Some(node) = self.connections.take_back(key) {
-            return self.refuse(node, error);
-        }
-        if let Some(id) = self.connections.close_listener(key) {
-            self.notify(Message::NotAccepting(id, error.into()));
-        }
-    }
-
-    /// The system refuses to watch a connection, or the port is closed.
-    #[cold]
-    fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
-        let is_lingering = node.readiness.phase == Phase::Lingering;
-        let held = Held::from_node(node);
-        if is_lingering || self.connections.is_closed() {
-            // Nobody waits for it.
-            return drop_all([held]);
-        }
-        self.notify(Message::Refused(held, error));
-    }
-
     /// Put a connection into its slot, where its packets find it. Returns what is left to be armed. If that is refused, it is
     /// reported; if the port is closed, so is the connection.
     #[inline]
     #[track_caller]
-    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Option<ToDo>
-    where
-        T: Source,
-    {
+    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Option<ToDo> {
         assert!(
             Arc::ptr_eq(connection.connections(), &self.connections),
             "a connection is armed in the port that adopted it"
@@ -480,10 +451,7 @@ impl<T, M> Shared<T, M> {
         room: Room<'_, T>,
         connection: T,
         is_descriptor: bool,
-    ) -> Result<Held<T>, AdoptError<T>>
-    where
-        T: Source,
-    {
+    ) -> Result<Held<T>, AdoptError<T>> {
         let socket = raw(&connection);
         let connections = &self.connections;
         if let Err(error) = connections.check() {
@@ -517,6 +485,31 @@ impl<T, M> Shared<T, M> {
         // If this panics, it is closed.
         held.adopted(Id(token));
         Ok(held)
+    }
+}
+
+impl<T, M> Shared<T, M> {
+    /// The system refuses to watch a connection, or a listener, which is closed then.
+    #[cold]
+    pub(super) fn on_refused(&self, key: usize, error: RegistrationError) {
+        if let Some(node) = self.connections.take_back(key) {
+            return self.refuse(node, error);
+        }
+        if let Some(id) = self.connections.close_listener(key) {
+            self.notify(Message::NotAccepting(id, error.into()));
+        }
+    }
+
+    /// The system refuses to watch a connection, or the port is closed.
+    #[cold]
+    fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
+        let is_lingering = node.readiness.phase == Phase::Lingering;
+        let held = Held::from_node(node);
+        if is_lingering || self.connections.is_closed() {
+            // Nobody waits for it.
+            return drop_all([held]);
+        }
+        self.notify(Message::Refused(held, error));
     }
 
     fn close(&self) -> Closed<T, M> {

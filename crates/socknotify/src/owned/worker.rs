@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::connect;
 use super::linger;
+use super::listen::{Listener, MAX_FAILED, PAUSE, Stop};
 use super::messages::Message;
 use super::port::Shared;
 use super::readiness::Phase;
 use super::slot::connections::{Looked, Resident, ToDo, Wish, drop_all};
-use super::slot::listener::{Listener, MAX_FAILED, PAUSE, Stop};
 use super::slot::packet::{Packet, is_to_take};
 use super::slot::record::Reasons;
 use super::time::TimerId;
@@ -317,13 +317,13 @@ impl<T: Source, M> Worker<T, M> {
                             false
                         }
                         Some(Packet::Operation) => shared.files.on_dequeued(entry.overlapped),
-                        Some(Packet::KernelIo) => {
-                            let packet = shared.files.on_kernel_packet(entry);
-                            packet.is_some_and(|packet| {
+                        Some(Packet::KernelIo) => match shared.files.on_kernel_packet(entry) {
+                            Some(packet) => {
                                 *entry = packet;
                                 shared.files.on_dequeued(packet.overlapped)
-                            })
-                        }
+                            }
+                            None => false,
+                        },
                         // It is stale.
                         _ => false,
                     },

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::listener::Listener;
 use crate::backend;
 use crate::engine::owned::Left;
 use crate::os::{self, Process, RawSocket};
 use crate::owned::Readiness;
+use crate::owned::listen::Listener;
 use crate::owned::slot::packet::Packet;
 use crate::owned::slot::record::{Put, Reasons, Record, Seen};
 pub(in crate::owned) use crate::support::drops::drop_all;
