@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use super::port::Shared;
-use super::slot::packet::Packet;
+use super::slot::packet::OfPort;
 use super::time::{Action, TimerId};
 use super::{AdoptError, BeginError, FileDriver, FileOperation, OperationId, Port, PortFile};
 use crate::files::Reason;
@@ -25,7 +25,7 @@ impl<T, M> Port<T, M> {
     /// See [`begin`](Self::begin).
     #[doc(alias = "CreateIoCompletionPort")]
     pub fn adopt_file(&self, file: File) -> Result<PortFile, AdoptError<File>> {
-        let key = Packet::KernelIo.key(&self.shared.connections.slots);
+        let key = OfPort::KernelIo.key(&self.shared.connections.slots);
         let adopted = self.shared.files.adopt(file, key);
         adopted.map_err(|(file, reason)| AdoptError::new(file, reason))
     }
@@ -106,7 +106,7 @@ impl<T, M> Shared<T, M> {
         }
         let deadline = operation.deadline();
         self.connections.begin_work();
-        let key = Packet::Operation.key(&self.connections.slots);
+        let key = OfPort::Operation.key(&self.connections.slots);
         let begun = self.files.begin(operation, key);
         let id = begun.map_err(|(operation, reason)| {
             self.connections.end_work(1);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::slot::connections::{Place, Resident, Wish};
-use super::slot::packet::Packet;
+use super::slot::packet::OfPort;
 use super::slot::record::Reasons;
 use super::{Id, Interest, Port, Source, source};
 use crate::os::{self, RawSocket};
@@ -210,7 +210,7 @@ impl<T: Source, M> Port<T, M> {
             let system = connections.port.system();
             system.adopt(socket, key, false)??;
             // It pauses when there are no resources: its timer must not need any then.
-            system.prepare_alarm(Packet::Timer.key(&connections.slots))?;
+            system.prepare_alarm(OfPort::Timer.key(&connections.slots))?;
             let put = connections.put_listener(key, &Wish::of(EventFilter::IN));
             if let Some(registration) = put.and_then(|to_do| to_do.arm()) {
                 connections.port.register(registration)?;

@@ -7,7 +7,7 @@ use std::{fmt, io};
 
 use super::port::{Panic, Port, Shared};
 use super::slot::connections::drop_all;
-use super::slot::packet::Packet;
+use super::slot::packet::OfPort;
 use super::time::{Action, Make, TimerId};
 use super::{Event, Held, Id};
 use crate::files::Reason;
@@ -253,7 +253,7 @@ impl<T, M> Shared<T, M> {
         messages.push_back(message);
         // A thread that wakes for it finds the lock free.
         let mut messages = Some(messages);
-        let packet = Packet::Message.entry(&self.connections.slots);
+        let packet = OfPort::Message.entry(&self.connections.slots);
         let system = self.connections.port.system();
         let _ = system.post(&[packet], || drop(messages.take()));
         let refused = messages.and_then(|mut messages| messages.pop_back());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::owned::OperationId;
 use crate::owned::slot::connections::{Connections, NEVER, drop_all};
-use crate::owned::slot::packet::Packet;
+use crate::owned::slot::packet::OfPort;
 use crate::owned::slot::record::Reasons;
 use crate::support::lock::lock;
 use crate::support::slots::{Slots, Token, index_of};
@@ -150,7 +150,7 @@ impl<T, M> Clock<T, M> {
         };
         let time = Duration::from_millis(next).saturating_sub(self.start.elapsed());
         let connections = &*self.connections;
-        let timer = Packet::Timer.entry(&connections.slots);
+        let timer = OfPort::Timer.entry(&connections.slots);
         schedule.alarm = match connections.port.system().post_after(time, timer) {
             Ok(()) => next,
             // The one that was set may be gone, too. Whoever sets the next one tries again.

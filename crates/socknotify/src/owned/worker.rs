@@ -14,7 +14,7 @@ use super::messages::Message;
 use super::port::Shared;
 use super::readiness::Phase;
 use super::slot::connections::{Looked, Resident, ToDo, Wish, drop_all};
-use super::slot::packet::{Packet, is_to_take};
+use super::slot::packet::{OfPort, is_to_take};
 use super::slot::record::Reasons;
 use super::time::TimerId;
 use super::{BeginError, Event, FileOperation, Held, Id, Interest, OperationId, Port, Source};
@@ -310,14 +310,14 @@ impl<T: Source, M> Worker<T, M> {
                         gather(&mut self.polls, &mut self.registrations, &to_do);
                         false
                     }
-                    Looked::Other => match Packet::of_port(entry, &connections.slots) {
-                        Some(Packet::Message) => true,
-                        Some(Packet::Timer) => {
+                    Looked::Other => match OfPort::of(entry, &connections.slots) {
+                        Some(OfPort::Message) => true,
+                        Some(OfPort::Timer) => {
                             is_timer_among = true;
                             false
                         }
-                        Some(Packet::Operation) => shared.files.on_dequeued(entry.overlapped),
-                        Some(Packet::KernelIo) => match shared.files.on_kernel_packet(entry) {
+                        Some(OfPort::Operation) => shared.files.on_dequeued(entry.overlapped),
+                        Some(OfPort::KernelIo) => match shared.files.on_kernel_packet(entry) {
                             Some(packet) => {
                                 *entry = packet;
                                 shared.files.on_dequeued(packet.overlapped)
@@ -620,8 +620,8 @@ impl<T: Source, M> Shared<T, M> {
     /// The event of a packet of the port itself.
     #[cold]
     fn event_of_port(&self, packet: &Entry, taken: &mut Taken) -> Option<Event<T, M>> {
-        match Packet::of_port(packet, &self.connections.slots)? {
-            Packet::Message => {
+        match OfPort::of(packet, &self.connections.slots)? {
+            OfPort::Message => {
                 let message = burst::pop(&mut lock(&self.messages))?;
                 taken.results += usize::from(matches!(message, Message::Result(_)));
                 let event = message.into_event()?;
@@ -630,7 +630,7 @@ impl<T: Source, M> Shared<T, M> {
                 }
                 Some(event)
             }
-            Packet::Operation => {
+            OfPort::Operation => {
                 let (completion, timer) = self.files.finish(packet.overlapped)?;
                 if let Some(timer) = timer {
                     self.clock.cancel_timer(TimerId(timer));

@@ -174,46 +174,40 @@ impl<V> Record<V> {
         entry: &mut Entry,
         holds: impl FnOnce(EventFilter) -> bool,
     ) -> Seen {
-        let packet = of_slot(entry);
-        if let Packet::Reported(arming, _) = packet {
-            let is_reported = self.armed.is_some() && self.state != State::Enabled;
-            if !is_reported || arming != self.arming {
-                return Seen::Nothing;
+        let (number, events) = match of_slot(entry) {
+            Packet::Reported(arming, _) => {
+                let is_reported = self.armed.is_some() && self.state != State::Enabled;
+                if !is_reported || arming != self.arming {
+                    return Seen::Nothing;
+                }
+                self.state = State::Dequeued;
+                return Seen::Event;
             }
-            self.state = State::Dequeued;
-            return Seen::Event;
-        }
+            Packet::Ready(arming, events) => (Some(arming), events),
+            Packet::Unnumbered(events) => (None, events),
+        };
         if !self.is_armed() {
             // Nothing older comes from a port that knows no armings.
-            self.was_left &= !matches!(packet, Packet::Unnumbered(_));
+            self.was_left &= number.is_some();
             return Seen::Nothing;
         }
-        let events = match packet {
-            Packet::Ready(arming, _) if arming != self.arming => return Seen::Nothing,
-            Packet::Unnumbered(events) if events.contains(Events::REMOVE) => return Seen::Nothing,
-            Packet::Ready(_, events) | Packet::Unnumbered(events) => {
-                let was_left = mem::take(&mut self.was_left);
-                let is_numbered = matches!(packet, Packet::Ready(..));
-                let mut shown = events & self.filter.wanted();
-                let may_be_old = was_left && !is_numbered;
-                // What else is out of date keeps nobody waiting.
-                if may_be_old && shown.contains(Events::IN) && !holds(EventFilter::IN) {
-                    shown.remove(Events::IN);
-                }
-                if shown.is_empty() && self.reasons.is_empty() {
-                    return self.arm_again();
-                }
-                shown
-            }
-            _ => Events::empty(),
-        };
-        self.state = State::Dequeued;
+        if number.is_some_and(|it| it != self.arming) || events.contains(Events::REMOVE) {
+            return Seen::Nothing;
+        }
+        let may_be_old = mem::take(&mut self.was_left) && number.is_none();
+        let mut shown = events & self.filter.wanted();
+        // What else is out of date keeps nobody waiting.
+        if may_be_old && shown.contains(Events::IN) && !holds(EventFilter::IN) {
+            shown.remove(Events::IN);
+        }
+        if !self.reasons.is_empty() {
+            shown = Events::empty();
+        } else if shown.is_empty() {
+            return self.arm_again();
+        }
         // A reason that comes later waits for the next arming.
-        let events = match self.reasons.is_empty() {
-            true => events,
-            false => Events::empty(),
-        };
-        *entry = Packet::Reported(self.arming, events).of_slot(entry.completion_key);
+        self.state = State::Dequeued;
+        *entry = Packet::Reported(self.arming, shown).of_slot(entry.completion_key);
         Seen::Event
     }
 
