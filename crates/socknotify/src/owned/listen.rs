@@ -232,17 +232,6 @@ impl<T: Source, M> Port<T, M> {
 /// Accepts a connection. Once there is one, it calls what it is given, and then the caller's function.
 pub(super) type Accept<T> = dyn Fn(&mut dyn FnMut()) -> io::Result<T> + Send + Sync;
 
-/// Why a listener accepts no more for now.
-pub(super) enum Stop {
-    /// It was another's turn.
-    Enough,
-    /// No connection waits.
-    Drained,
-    /// The port has as many as it may, or is closed.
-    Full,
-    Failed(io::Error),
-}
-
 /// A listener of a port.
 pub(super) struct Listener<T> {
     pub(super) socket: RawSocket,

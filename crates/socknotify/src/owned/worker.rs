@@ -1,7 +1,7 @@
 //! [`Worker`]: one thread's handle to a port.
 
 use std::fmt;
-use std::io::ErrorKind;
+use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::connect;
 use super::linger;
-use super::listen::{Listener, MAX_FAILED, PAUSE, Stop};
+use super::listen::{Listener, MAX_FAILED, PAUSE};
 use super::messages::Message;
 use super::port::Shared;
 use super::readiness::Phase;
@@ -382,14 +382,8 @@ impl<T: Source, M> Worker<T, M> {
             // Also those before this one: the function may block.
             worker.flush();
         };
-        let stop = self.accept_from(id, &listener, is_last, arm);
-        let is_failed = matches!(stop, Stop::Failed(_));
-        let mut wish = Wish::of(EventFilter::IN);
-        wish.is_drained = matches!(stop, Stop::Drained);
-        if is_failed || matches!(stop, Stop::Full) {
-            // One that is full is woken when a connection ends.
-            wish.filter = EventFilter::NONE;
-        }
+        let (mut wish, error) = self.accept_from(id, &listener, is_last, arm);
+        let is_failed = error.is_some();
         if is_failed {
             wish.deadline = shared.clock.ticks_until(Instant::now() + PAUSE);
         }
@@ -399,11 +393,13 @@ impl<T: Source, M> Worker<T, M> {
         let ends = is_last && !(is_any_left && listener.tries_again());
         let is_told = match is_last {
             true => ends && is_any_left,
-            false => !matches!(stop, Stop::Full) && listener.set_failed(is_failed) != is_failed,
+            // One that is full can neither, and is woken when a connection ends.
+            false if !is_failed && wish.filter.is_empty() => false,
+            false => listener.set_failed(is_failed) != is_failed,
         };
-        match stop {
-            Stop::Failed(error) if is_told => shared.notify(Message::NotAccepting(id, error)),
-            _ if is_told => shared.notify(Message::Accepting(id)),
+        match error {
+            Some(error) if is_told => shared.notify(Message::NotAccepting(id, error)),
+            None if is_told => shared.notify(Message::Accepting(id)),
             _ => {}
         }
         if ends {
@@ -414,7 +410,7 @@ impl<T: Source, M> Worker<T, M> {
     }
 
     /// Accept as many as may be accepted in a listener's turn, or before it is closed, and arm or report them. This runs the
-    /// caller's code.
+    /// caller's code. Returns what the listener waits for next, and why it cannot accept.
     ///
     /// `arm`: arm the listener again, as soon as there is a connection: others accept more while the caller's function runs.
     fn accept_from(
@@ -423,7 +419,7 @@ impl<T: Source, M> Worker<T, M> {
         listener: &Listener<T>,
         is_last: bool,
         mut arm: impl FnMut(&mut Self),
-    ) -> Stop {
+    ) -> (Wish, Option<io::Error>) {
         let shared = Arc::clone(&self.shared);
         let mut failed = 0;
         for _ in 0..if is_last { LAST_BATCH } else { BATCH } {
@@ -433,18 +429,22 @@ impl<T: Source, M> Worker<T, M> {
                 true => Some(shared.connections.connection_began()),
                 false => shared.connections.reserve(id, listener.listening.limit),
             };
-            let Some(room) = room else { return Stop::Full };
+            let Some(room) = room else {
+                return (Wish::of(EventFilter::NONE), None);
+            };
             let accept = || {
                 let connection = match (listener.accept)(&mut || arm(self)) {
                     Ok(connection) => connection,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                        return Some(Stop::Drained);
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        let mut wish = Wish::of(EventFilter::IN);
+                        wish.is_drained = true;
+                        return Some((wish, None));
                     }
                     Err(_) if failed + 1 < MAX_FAILED => {
                         failed += 1;
                         return None;
                     }
-                    Err(error) => return Some(Stop::Failed(error)),
+                    Err(error) => return Some((Wish::of(EventFilter::NONE), Some(error))),
                 };
                 failed = 0;
                 // If it is not adopted, the port was closed meanwhile.
@@ -457,11 +457,11 @@ impl<T: Source, M> Worker<T, M> {
             };
             match catch_unwind(AssertUnwindSafe(accept)) {
                 Ok(None) => {}
-                Ok(Some(stop)) => return stop,
+                Ok(Some(last)) => return last,
                 Err(panic) => shared.notify(Message::Panicked(id, panic)),
             }
         }
-        Stop::Enough
+        (Wish::of(EventFilter::IN), None)
     }
 
     /// Arm a listener again. The next call does what is left to do.
