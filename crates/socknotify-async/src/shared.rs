@@ -353,17 +353,10 @@ impl Shared {
             return Ok(());
         };
         let shared = Arc::clone(self);
-        match self.crew.start(move || shared.run(number)) {
-            Ok(thread) => {
-                self.count.started();
-                lock(&self.started).push(thread);
-                Ok(())
-            }
-            Err(error) => {
-                self.count.is_refused();
-                Err(error)
-            }
-        }
+        let started = self.crew.start(move || shared.run(number));
+        self.count.started(started.is_ok());
+        lock(&self.started).push(started?);
+        Ok(())
     }
 
     /// Start another thread, or two. If the system refuses, those that there are go on.

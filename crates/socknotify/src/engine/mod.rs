@@ -19,8 +19,9 @@
 //!
 //! A thread that holds one of these locks takes only those below it.
 //!
-//! 1. `crate::files`: the ring's locks; `crate::owned`, in this order: a timer's slot, the schedule of deadlines, a
-//!    connection's slot; or the connections that are left when the port closes, and their slots; or the list of messages.
+//! 1. `crate::files`: the ring's locks; `crate::owned`, in this order: the schedule of deadlines and timers, or the listeners
+//!    that pause; a timer's slot, or a connection's; or the connections that are left when the port closes, and their slots; or
+//!    the list of messages.
 //! 2. [`Engine::core`]: the queue, new and ending registrations, parked threads.
 //! 3. [`Engine::roster`]: the threads that have dequeued. Never together with `core`.
 //! 4. A backend's own locks.

@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::readiness::Phase;
 use super::{Event, Held, Id, Interest, Port, Source};
-use crate::{EventFilter, Events, backend, os};
+use crate::{Events, os};
 
 /// What a port can [connect](Port::connect) to.
 ///
@@ -168,7 +168,7 @@ pub fn connect_to(host: impl ToSocketAddrs, within: Duration) -> io::Result<TcpS
     outcome
 }
 
-fn no_answer() -> io::Error {
+pub(super) fn no_answer() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time")
 }
 
@@ -181,20 +181,5 @@ pub(super) fn outcome<T: Source, M>(mut held: Held<T>, events: Events) -> Event<
         Ok(None) if !events.contains(Events::ERR) => Event::Connected(held),
         Ok(None) => Event::Unconnected(held, io::ErrorKind::NotConnected.into()),
         Ok(Some(error)) | Err(error) => Event::Unconnected(held, error),
-    }
-}
-
-/// What it waited for did not come in time. That may be another condition, of one that is there; or it has come just now.
-#[cold]
-pub(super) fn not_in_time<T: Source, M>(mut held: Held<T>, filter: EventFilter) -> Event<T, M> {
-    let events = backend::conditions(held.readiness().socket(), EventFilter::OUT);
-    let has_come = filter.contains(EventFilter::OUT) && !events.is_empty();
-    if has_come || events.contains(Events::ERR) {
-        return outcome(held, events);
-    }
-    held.split().1.phase = Phase::Open;
-    match events.is_empty() {
-        true => Event::Unconnected(held, no_answer()),
-        false => Event::TimedOut(held),
     }
 }

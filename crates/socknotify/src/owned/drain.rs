@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::readiness::Phase;
 use super::slot::record::Reasons;
-use super::time::timers::Action;
+use super::time::Action;
 use super::{Held, Id, Port, Source};
 
 impl<T, M> Port<T, M> {
@@ -67,7 +67,7 @@ impl<T, M> Port<T, M> {
         }
         if let Some(end) = Instant::now().checked_add(within) {
             self.shared.files.close_by(end);
-            let _ = self.shared.set_timer(end, Action::EndDrain);
+            let _ = self.shared.clock.set_timer(end, Action::EndDrain);
             self.shared.connections.end.by(end);
         }
         self.shared.connections.drain();

@@ -3,11 +3,9 @@
 use std::fs::File;
 
 use super::port::Shared;
-use super::slot::packet::Packet;
-use super::time::timers::{Action, TimerId};
-use super::{
-    AdoptError, BeginError, FileCompletion, FileDriver, FileOperation, OperationId, Port, PortFile,
-};
+use super::slot::packet::OfPort;
+use super::time::{Action, TimerId};
+use super::{AdoptError, BeginError, FileDriver, FileOperation, OperationId, Port, PortFile};
 use crate::files::Reason;
 
 impl<T, M> Port<T, M> {
@@ -27,7 +25,7 @@ impl<T, M> Port<T, M> {
     /// See [`begin`](Self::begin).
     #[doc(alias = "CreateIoCompletionPort")]
     pub fn adopt_file(&self, file: File) -> Result<PortFile, AdoptError<File>> {
-        let key = Packet::KernelIo.key(&self.shared.connections.slots);
+        let key = OfPort::KernelIo.key(&self.shared.connections.slots);
         let adopted = self.shared.files.adopt(file, key);
         adopted.map_err(|(file, reason)| AdoptError::new(file, reason))
     }
@@ -108,28 +106,19 @@ impl<T, M> Shared<T, M> {
         }
         let deadline = operation.deadline();
         self.connections.begin_work();
-        let key = Packet::Operation.key(&self.connections.slots);
+        let key = OfPort::Operation.key(&self.connections.slots);
         let begun = self.files.begin(operation, key);
         let id = begun.map_err(|(operation, reason)| {
             self.connections.end_work(1);
             BeginError::new(operation, reason)
         })?;
         if let Some(deadline) = deadline {
-            if let Ok(timer) = self.set_timer(deadline, Action::Expire(id)) {
+            if let Ok(timer) = self.clock.set_timer(deadline, Action::Expire(id)) {
                 if let Err(timer) = self.files.note_deadline(id, timer.0) {
-                    self.cancel_timer(TimerId(timer));
+                    self.clock.cancel_timer(TimerId(timer));
                 }
             }
         }
         Ok(id)
-    }
-
-    /// The packet of an operation was dequeued.
-    pub(super) fn completed(&self, key: usize) -> Option<FileCompletion> {
-        let (completion, timer) = self.files.finish(key)?;
-        if let Some(timer) = timer {
-            self.cancel_timer(TimerId(timer));
-        }
-        Some(completion)
     }
 }

@@ -90,14 +90,10 @@ pub(super) fn on_event<T: Source, M>(
 ) {
     let place = shared.connections.slots.get(held.id().0);
     let deadline = place.map_or(NEVER, |place| place.deadline);
-    let is_late = deadline <= shared.deadlines.now();
-    let is_over = match reason {
-        // A peer that never stops sending is ready each time.
-        None => is_late || discard(&SockRef::from(&held.socket())),
-        Some(_) => is_late,
-    };
-    if !is_over {
-        let until = shared.deadlines.time(deadline);
+    let is_late = deadline <= shared.clock.now();
+    // A peer that never stops sending is ready each time.
+    if !is_late && (reason.is_some() || !discard(&SockRef::from(&held.socket()))) {
+        let until = shared.clock.time(deadline);
         shared.arm(
             held,
             until.map_or(Interest::IN, |it| Interest::IN.until(it)),

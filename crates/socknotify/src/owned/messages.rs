@@ -7,8 +7,8 @@ use std::{fmt, io};
 
 use super::port::{Panic, Port, Shared};
 use super::slot::connections::drop_all;
-use super::slot::packet::Packet;
-use super::time::timers::{Action, Make, Maker, TimerId};
+use super::slot::packet::OfPort;
+use super::time::{Action, Make, TimerId};
 use super::{Event, Held, Id};
 use crate::files::Reason;
 use crate::support::lock::lock;
@@ -81,24 +81,13 @@ fn of_result<T, M>(result: Result<M, Panic>) -> Event<T, M> {
     }
 }
 
-/// Call the function of a timer, unless that was cancelled, another thread still makes the message before, or that was made after
-/// this one was due.
+/// Call the function of a timer, unless that was cancelled. Meanwhile none is due.
 fn call<M>(due: &Weak<Make<M>>) -> Option<Result<M, Panic>> {
     let make = due.upgrade()?;
-    // It is not poisoned: no panic leaves it.
-    let made = make.try_lock().ok().and_then(|mut maker| {
-        if maker.late > 0 {
-            maker.late -= 1;
-            return None;
-        }
-        let made = catch_unwind(AssertUnwindSafe(&mut maker.make));
-        // All but this one.
-        maker.late = Arc::weak_count(&make).saturating_sub(1);
-        Some(made)
-    });
+    let made = catch_unwind(AssertUnwindSafe(|| lock(&make)()));
     // It may have been cancelled meanwhile, and dropping it runs the caller's code.
     drop_all([make]);
-    made
+    Some(made)
 }
 
 impl<T, M> Port<T, M> {
@@ -170,6 +159,7 @@ impl<T, M> Port<T, M> {
         let shared = &self.shared;
         let at = Instant::now() + time.min(FAR);
         shared
+            .clock
             .set_timer(at, Action::Send(message))
             .map_err(|action| match action {
                 Action::Send(message) => SendError(message),
@@ -237,13 +227,13 @@ impl<T, M> Port<T, M> {
     {
         let period = period.clamp(Duration::from_millis(1), FAR);
         let begin = Instant::now();
-        let make = Arc::new(Mutex::new(Maker { late: 0, make }));
+        let make = Arc::new(Mutex::new(make));
         let action = Action::SendEvery(Arc::clone(&make) as _, period, begin + period);
-        let timer = self.shared.set_timer(begin + period, action);
+        let timer = self.shared.clock.set_timer(begin + period, action);
         timer.map_err(|action| {
             drop(action);
             let make = Arc::into_inner(make).expect("there is no timer");
-            SendError(make.into_inner().expect("it was not called").make)
+            SendError(make.into_inner().expect("it was not called"))
         })
     }
 
@@ -252,7 +242,7 @@ impl<T, M> Port<T, M> {
     /// What it has sent may still be in the queue, and a function that is being [called](Self::send_every_with) sends once
     /// more. Returns false if it was cancelled before, or has sent its only message.
     pub fn cancel_timer(&self, timer: TimerId) -> bool {
-        self.shared.cancel_timer(timer)
+        self.shared.clock.cancel_timer(timer)
     }
 }
 
@@ -263,7 +253,7 @@ impl<T, M> Shared<T, M> {
         messages.push_back(message);
         // A thread that wakes for it finds the lock free.
         let mut messages = Some(messages);
-        let packet = Packet::Message.entry(&self.connections.slots);
+        let packet = OfPort::Message.entry(&self.connections.slots);
         let system = self.connections.port.system();
         let _ = system.post(&[packet], || drop(messages.take()));
         let refused = messages.and_then(|mut messages| messages.pop_back());
@@ -276,26 +266,13 @@ impl<T, M> Shared<T, M> {
         drop_all(self.send(message).err());
     }
 
-    pub(super) fn set_timer(&self, time: Instant, action: Action<M>) -> Result<TimerId, Action<M>> {
-        self.timers
-            .set(&self.connections, &self.deadlines, time, action)
-    }
-
-    pub(super) fn cancel_timer(&self, timer: TimerId) -> bool {
-        !self.connections.is_closed() && self.timers.cancel(&self.deadlines, timer)
-    }
-
     /// TIMER was dequeued.
     pub(super) fn ring(&self) {
-        let due = self.deadlines.expire(&self.connections);
-        for action in self.timers.ring(&self.connections, &self.deadlines, due) {
+        for action in self.clock.ring() {
             match action {
                 Action::Send(message) => self.notify(Message::Sent(message)),
-                Action::SendEvery(make, ..) => {
-                    self.notify(Message::Due(Arc::downgrade(&make)));
-                    // It may have been cancelled meanwhile, and dropping it runs the caller's code.
-                    drop_all([make]);
-                }
+                Action::Call(make) => self.notify(Message::Due(make)),
+                Action::SendEvery(..) => unreachable!("it calls"),
                 Action::EndDrain => drop_all(self.connections.end(true)),
                 Action::Expire(id) => _ = self.files.cancel(id, Reason::Deadline),
             }

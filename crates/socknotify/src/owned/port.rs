@@ -14,8 +14,7 @@ use super::slot::connections::{
 };
 use super::slot::record::Reasons;
 use super::source::{Source, raw};
-use super::time::deadlines::Deadlines;
-use super::time::timers::Timers;
+use super::time::Clock;
 use super::{AdoptError, Closed, Held, Id, Interest, Readiness};
 use crate::files::{DEFAULT_THREADS, Helpers, Operations};
 use crate::owned::serve::crew::Crew;
@@ -44,8 +43,7 @@ pub(super) struct Shared<T, M> {
     pub(super) connections: Arc<Connections<T>>,
     /// For each of these there is a packet in the queue, or with a thread that has just dequeued it.
     pub(super) messages: Mutex<VecDeque<Message<T, M>>>,
-    pub(super) deadlines: Deadlines,
-    pub(super) timers: Timers<M>,
+    pub(super) clock: Clock<T, M>,
     pub(super) files: Arc<Operations>,
     pub(super) helpers: Helpers,
     /// Of the calls that serve.
@@ -334,13 +332,13 @@ impl<T, M> Port<T, M> {
         let files = Arc::clone(port.operations());
         // Work that blocks keeps no operation from being performed.
         let helpers = Helpers::new(helper_threads);
+        let connections = Arc::new(Connections::new(port));
         Port {
             shared: Arc::new(Shared {
-                connections: Arc::new(Connections::new(port)),
+                clock: Clock::new(&connections),
+                connections,
                 files,
                 messages: Mutex::default(),
-                deadlines: Deadlines::new(),
-                timers: Timers::new(),
                 helpers,
                 crews: Mutex::default(),
             }),
@@ -394,13 +392,10 @@ impl From<SharedTrigger> for Trigger {
     }
 }
 
-impl<T, M> Shared<T, M> {
+impl<T: Source, M> Shared<T, M> {
     /// Arm a connection at once.
     #[track_caller]
-    pub(super) fn arm(&self, connection: Held<T>, interest: Interest)
-    where
-        T: Source,
-    {
+    pub(super) fn arm(&self, connection: Held<T>, interest: Interest) {
         let to_do = self.put(connection, interest);
         let Some(arm) = to_do.and_then(|it| it.arm()) else {
             return;
@@ -408,32 +403,15 @@ impl<T, M> Shared<T, M> {
         let key = arm.completion_key;
         let registered = self.connections.port.register(arm);
         if let Err(RegisterError::Entry(error)) = registered {
-            if let Some(node) = self.connections.take_back(key) {
-                self.refuse(node, error);
-            }
+            self.on_refused(key, error);
         }
-    }
-
-    /// The system refuses to watch a connection.
-    #[cold]
-    pub(super) fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
-        let is_lingering = node.readiness.phase == Phase::Lingering;
-        let held = Held::from_node(node);
-        if is_lingering {
-            // Nobody waits for it.
-            return drop_all([held]);
-        }
-        self.notify(Message::Refused(held, error));
     }
 
     /// Put a connection into its slot, where its packets find it. Returns what is left to be armed. If that is refused, it is
     /// reported; if the port is closed, so is the connection.
     #[inline]
     #[track_caller]
-    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Option<ToDo>
-    where
-        T: Source,
-    {
+    pub(super) fn put(&self, connection: Held<T>, interest: Interest) -> Option<ToDo> {
         assert!(
             Arc::ptr_eq(connection.connections(), &self.connections),
             "a connection is armed in the port that adopted it"
@@ -450,24 +428,15 @@ impl<T, M> Shared<T, M> {
         let wish = Wish {
             filter,
             is_drained: node.readiness.take(filter),
-            deadline: deadline.map_or(NEVER, |time| self.deadlines.ticks_until(time)),
+            deadline: deadline.map_or(NEVER, |time| self.clock.ticks_until(time)),
             is_buffered: has_buffered && node.readiness.phase != Phase::Lingering,
         };
-        match self.connections.put(node, &wish) {
-            Ok(to_do) => {
-                if to_do.is_late {
-                    self.deadlines.schedule(&self.connections, to_do.key);
-                }
-                Some(to_do)
-            }
-            Err((node, refused)) => {
-                match refused {
-                    Some(error) => self.refuse(node, error),
-                    None => drop(Held::from_node(node)),
-                }
-                None
-            }
+        let put = self.connections.put(node, &wish);
+        let to_do = put.map_err(|(node, error)| self.refuse(node, error)).ok()?;
+        if to_do.is_late {
+            self.clock.schedule(to_do.key);
         }
+        Some(to_do)
     }
 
     /// Give a connection its place in the port, for which there is room.
@@ -476,10 +445,7 @@ impl<T, M> Shared<T, M> {
         room: Room<'_, T>,
         connection: T,
         is_descriptor: bool,
-    ) -> Result<Held<T>, AdoptError<T>>
-    where
-        T: Source,
-    {
+    ) -> Result<Held<T>, AdoptError<T>> {
         let socket = raw(&connection);
         let connections = &self.connections;
         if let Err(error) = connections.check() {
@@ -514,6 +480,31 @@ impl<T, M> Shared<T, M> {
         held.adopted(Id(token));
         Ok(held)
     }
+}
+
+impl<T, M> Shared<T, M> {
+    /// The system refuses to watch a connection, or a listener, which is closed then.
+    #[cold]
+    pub(super) fn on_refused(&self, key: usize, error: RegistrationError) {
+        if let Some(node) = self.connections.take_back(key) {
+            return self.refuse(node, error);
+        }
+        if let Some(id) = self.connections.close_listener(key) {
+            self.notify(Message::NotAccepting(id, error.into()));
+        }
+    }
+
+    /// The system refuses to watch a connection, or the port is closed.
+    #[cold]
+    fn refuse(&self, node: Box<Node<T>>, error: RegistrationError) {
+        let is_lingering = node.readiness.phase == Phase::Lingering;
+        let held = Held::from_node(node);
+        if is_lingering || self.connections.is_closed() {
+            // Nobody waits for it.
+            return drop_all([held]);
+        }
+        self.notify(Message::Refused(held, error));
+    }
 
     fn close(&self) -> Closed<T, M> {
         let mut closed = Closed {
@@ -541,7 +532,7 @@ impl<T, M> Shared<T, M> {
         }
         // These may refer to the port: no lock is held here, and no connection left in it.
         drop_all(residents);
-        self.timers.clear();
+        self.clock.clear();
         closed
     }
 }

@@ -162,16 +162,15 @@ mod sealed {
 impl sealed::Stream for TcpStream {
     const ENDS_SHORT: bool = true;
 }
-impl sealed::Stream for &TcpStream {
-    const ENDS_SHORT: bool = true;
-}
 #[cfg(unix)]
 impl sealed::Stream for UnixStream {
     const ENDS_SHORT: bool = false;
 }
-#[cfg(unix)]
-impl sealed::Stream for &UnixStream {
-    const ENDS_SHORT: bool = false;
+impl<'a, S: sealed::Stream> sealed::Stream for &'a S
+where
+    &'a S: Read + Write + AsSocket,
+{
+    const ENDS_SHORT: bool = S::ENDS_SHORT;
 }
 impl<S: sealed::Stream> sealed::Stream for &mut S {
     const ENDS_SHORT: bool = S::ENDS_SHORT;

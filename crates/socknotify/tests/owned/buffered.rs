@@ -160,44 +160,56 @@ fn one_that_has_much_keeps_no_other_waiting(backend: Backend) -> io::Result<()> 
     })
 }
 
-/// It is asked when it is armed, and when its deadline has passed.
+/// For its socket when what has come is discarded, and for its bytes when it is armed.
 #[for_every_backend]
 fn one_that_panics_when_it_is_asked_is_closed(backend: Backend) -> io::Result<()> {
-    struct Fragile(Socket, Arc<AtomicBool>);
+    struct Fragile {
+        socket: Socket,
+        panics: Arc<AtomicBool>,
+        lingers: bool,
+    }
+
+    impl Fragile {
+        fn is_asked(&self, lingers: bool) {
+            if lingers == self.lingers && self.panics.load(Ordering::SeqCst) {
+                resume_unwind(Box::new("a fault"));
+            }
+        }
+    }
 
     impl Source for Fragile {
         fn socket(&self) -> BorrowedSocket<'_> {
-            self.0.socket()
+            self.is_asked(true);
+            self.socket.socket()
         }
 
         fn has_buffered(&self) -> bool {
-            if self.1.load(Ordering::SeqCst) {
-                resume_unwind(Box::new("a fault"));
-            }
+            self.is_asked(false);
             false
         }
     }
 
-    for by_deadline in [true, false] {
+    for lingers in [true, false] {
         let port: Port<Fragile> = Port::from(port_with(backend, 1)?);
         let mut worker = port.worker(1);
         let panics = Arc::new(AtomicBool::new(false));
-        let Pair {
-            ours,
-            theirs: _theirs,
-        } = Pair::unix()?;
-        let held = port.adopt(Fragile(ours, Arc::clone(&panics)))?;
-        let interest = Interest::IN.within(Duration::from_millis(1));
-        let outcome = match by_deadline {
+        let Pair { ours, mut theirs } = Pair::unix()?;
+        let held = port.adopt(Fragile {
+            socket: ours,
+            panics: Arc::clone(&panics),
+            lingers,
+        })?;
+        let outcome = match lingers {
             true => {
-                worker.arm(held, interest);
+                worker.linger(held, PATIENCE);
+                theirs.write_all(&[1])?;
                 assert_eq!(worker.process(Some(PATIENCE))?, 1);
                 panics.store(true, Ordering::SeqCst);
                 catch_unwind(AssertUnwindSafe(|| drop(worker.take())))
             }
             false => {
                 panics.store(true, Ordering::SeqCst);
-                catch_unwind(AssertUnwindSafe(|| worker.arm(held, interest)))
+                catch_unwind(AssertUnwindSafe(|| worker.arm(held, Interest::IN)))
             }
         };
         assert!(outcome.is_err());

@@ -1,7 +1,8 @@
 //! [`Input`] and [`Output`]: buffers of a connection in non-blocking mode.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 use crate::os;
 use crate::owned::{Interest, Source, source};
@@ -228,63 +229,32 @@ impl Input {
 /// ```
 #[derive(Default)]
 pub struct Output {
-    bytes: Vec<u8>,
-    /// What is before this was sent.
-    sent: usize,
-    progress: Progress,
-}
-
-/// What the peer of a stream has taken of what was sent.
-#[derive(Default)]
-pub(in crate::owned) struct Progress {
+    bytes: VecDeque<u8>,
     /// How many bytes the stream has ever accepted.
     accepted: u64,
-    /// How many of those the peer had acknowledged when that was last asked. What it had not acknowledged says less: the
-    /// same number of bytes may have been sent meanwhile.
+    /// How many of those the peer had acknowledged when that was last asked, since all was sent. What it had not acknowledged
+    /// says less: the same number of bytes may have been sent meanwhile.
     acknowledged: Option<u64>,
-}
-
-impl Progress {
-    const NONE: Progress = Progress {
-        accepted: 0,
-        acknowledged: None,
-    };
-
-    pub(in crate::owned) fn accepted(&mut self, length: usize) {
-        self.accepted = self.accepted.wrapping_add(length as u64);
-    }
-
-    pub(in crate::owned) fn all_sent(&mut self) {
-        self.acknowledged = None;
-    }
-
-    /// Whether it has taken something since this was last asked, or since all was sent.
-    pub(in crate::owned) fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
-        let unacknowledged = unacknowledged(source);
-        let now = unacknowledged.map(|bytes| self.accepted.wrapping_sub(bytes));
-        let before = std::mem::replace(&mut self.acknowledged, now);
-        now.is_some() && now != before
-    }
 }
 
 impl Output {
     /// Makes one with nothing to send.
     pub const fn new() -> Self {
         Output {
-            bytes: Vec::new(),
-            sent: 0,
-            progress: Progress::NONE,
+            bytes: VecDeque::new(),
+            accepted: 0,
+            acknowledged: None,
         }
     }
 
     /// Whether all was sent.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.bytes.is_empty()
     }
 
     /// The number of bytes to send.
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.sent
+        self.bytes.len()
     }
 
     /// Sends as much as the stream takes. Returns what to wait for next: [`Interest::OUT`] if something is left, otherwise
@@ -295,20 +265,19 @@ impl Output {
     /// The stream's; [`ErrorKind::WriteZero`] if it takes nothing any more.
     pub fn send(&mut self, mut stream: impl Write) -> io::Result<Interest> {
         while !self.is_empty() {
-            match stream.write(&self.bytes[self.sent..]) {
+            let (first, second) = self.bytes.as_slices();
+            match stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(length) => {
-                    self.sent += length;
-                    self.progress.accepted(length);
+                    self.bytes.drain(..length);
+                    self.accepted = self.accepted.wrapping_add(length as u64);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_temporary(&error) => return Ok(Interest::OUT),
                 Err(error) => return Err(error),
             }
         }
-        self.bytes.clear();
-        self.sent = 0;
-        self.progress.all_sent();
+        self.acknowledged = None;
         Ok(Interest::IN)
     }
 
@@ -348,7 +317,20 @@ impl Output {
     /// }
     /// ```
     pub fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
-        !self.is_empty() && self.progress.has_progressed(source)
+        !self.is_empty() && self.is_acknowledged(source)
+    }
+
+    /// The same, also if all was sent.
+    pub(super) fn is_acknowledged<S: Source + ?Sized>(&mut self, source: &S) -> bool {
+        let unacknowledged = unacknowledged(source);
+        let now = unacknowledged.map(|bytes| self.accepted.wrapping_sub(bytes));
+        let before = std::mem::replace(&mut self.acknowledged, now);
+        now.is_some() && now != before
+    }
+
+    /// Send these next, in memory of their own. All others were sent.
+    pub(super) fn fill(&mut self, bytes: Vec<u8>) {
+        self.bytes = bytes.into();
     }
 }
 
@@ -385,12 +367,7 @@ pub fn unacknowledged<S: Source + ?Sized>(source: &S) -> Option<u64> {
 /// Adds bytes to send. It never fails, and sends nothing.
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.sent > self.len() {
-            // All may never be sent at once.
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
-        }
-        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend(bytes);
         Ok(bytes.len())
     }
 

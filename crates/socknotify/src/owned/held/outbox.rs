@@ -1,13 +1,11 @@
 //! [`Outbox`]: a queue of bytes that any thread may fill, and only the thread that holds the connection sends.
 
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice, Write};
+use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::{fmt, mem};
 
 use crate::os::Process;
-use crate::owned::held::buffers::Progress;
-use crate::owned::{Held, Id, Interest, Source};
+use crate::owned::{Held, Id, Interest, Output, Source};
 use crate::support::lock::lock;
 
 /// A bounded queue of bytes that other threads have for a connection to send.
@@ -71,8 +69,7 @@ use crate::support::lock::lock;
 #[doc(alias = "write_queue")]
 pub struct Outbox {
     /// What was taken from the queue, and is being sent: without the lock.
-    sending: VecDeque<u8>,
-    progress: Progress,
+    sending: Output,
     queue: Arc<Queue>,
 }
 
@@ -105,7 +102,7 @@ impl Queue {
 
 #[derive(Default)]
 struct State {
-    bytes: VecDeque<u8>,
+    bytes: Vec<u8>,
     /// How much of what was taken is not sent.
     sending: usize,
     /// The connection comes without another wake-up: it was woken, or waits for OUT.
@@ -135,8 +132,7 @@ impl Outbox {
     /// Makes an empty one. At most so many bytes wait in it.
     pub fn new(limit: usize) -> Self {
         Outbox {
-            sending: VecDeque::new(),
-            progress: Progress::default(),
+            sending: Output::new(),
             queue: Arc::new(Queue {
                 limit,
                 process: Process::this(),
@@ -188,11 +184,14 @@ impl Outbox {
         let open = self.queue.lock_open();
         let mut state = open.ok_or(ErrorKind::ConnectionAborted)?;
         if self.sending.is_empty() {
-            self.sending = mem::take(&mut state.bytes);
+            self.sending.fill(mem::take(&mut state.bytes));
             state.sending = self.sending.len();
         }
         drop(state);
-        let written = self.write(&mut stream);
+        let sent = self.sending.send(&mut stream);
+        if self.sending.is_empty() {
+            self.sending.fill(Vec::new());
+        }
         let mut state = lock(&self.queue.state);
         state.sending = self.sending.len();
         state.is_awaited = state.len() > 0;
@@ -200,32 +199,13 @@ impl Outbox {
             true => Interest::IN | Interest::OUT,
             false => Interest::IN,
         };
-        written.map(|()| interest)
-    }
-
-    fn write(&mut self, stream: &mut impl Write) -> io::Result<()> {
-        while !self.sending.is_empty() {
-            let (first, second) = self.sending.as_slices();
-            match stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(length) => {
-                    self.sending.drain(..length);
-                    self.progress.accepted(length);
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        self.sending = VecDeque::new();
-        self.progress.all_sent();
-        Ok(())
+        sent.map(|_| interest)
     }
 
     /// Whether the peer has taken something since this was last asked, or since there is something to send: as
     /// [`Output::has_progressed`](crate::owned::Output::has_progressed).
     pub fn has_progressed<S: Source + ?Sized>(&mut self, source: &S) -> bool {
-        !self.is_empty() && self.progress.has_progressed(source)
+        !self.is_empty() && self.sending.is_acknowledged(source)
     }
 
     /// The number of bytes that wait.
@@ -243,7 +223,7 @@ impl Drop for Outbox {
     fn drop(&mut self) {
         if let Some(mut state) = self.queue.lock() {
             state.has_ended = true;
-            state.bytes = VecDeque::new();
+            state.bytes = Vec::new();
         }
     }
 }

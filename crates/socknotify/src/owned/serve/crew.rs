@@ -1,6 +1,5 @@
 //! [`Crew`]: how many threads a server has, and when it needs one more.
 
-use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,7 +91,7 @@ impl Crew {
 
     /// A thread is about to be started: this returns its number. `None` if there are as many as may be.
     ///
-    /// Once the system has started it, call [`started`](Self::started); if it refuses, [`is_refused`](Self::is_refused).
+    /// Say then whether the system has [started](Self::started) it.
     pub fn start(&self) -> Option<usize> {
         let number = self.change(
             |threads, _| threads < self.most,
@@ -108,15 +107,12 @@ impl Crew {
         number
     }
 
-    /// The system has started a thread.
-    pub fn started(&self) {
-        self.is_short.store(false, Ordering::SeqCst);
-    }
-
-    /// The system has refused to start a thread.
-    pub fn is_refused(&self) {
-        self.is_short.store(true, Ordering::SeqCst);
-        self.counts.fetch_sub(THREAD + WAITING, Ordering::SeqCst);
+    /// Whether the system has started the thread.
+    pub fn started(&self, is_started: bool) {
+        self.is_short.store(!is_started, Ordering::SeqCst);
+        if !is_started {
+            self.counts.fetch_sub(THREAD + WAITING, Ordering::SeqCst);
+        }
     }
 
     /// A thread that waited gets work. True if another one is to be started.
@@ -206,16 +202,6 @@ fn split(counts: u64) -> (usize, usize) {
     ((counts / THREAD) as usize, counts as u32 as usize)
 }
 
-impl fmt::Debug for Crew {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew")
-            .field("most", &self.most)
-            .field("threads", &self.threads())
-            .field("waiting", &self.waiting())
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,10 +282,10 @@ mod tests {
         let crew = Crew::new(3, 8, None);
         crew.start();
         assert!(crew.begin_work() && crew.start().is_some());
-        crew.is_refused();
+        crew.started(false);
         assert!(crew.is_short() && crew.needs_another());
         assert_eq!(crew.start(), Some(1));
-        crew.started();
+        crew.started(true);
         assert!(!crew.is_short() && !crew.needs_another());
     }
 

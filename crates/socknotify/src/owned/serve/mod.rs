@@ -3,11 +3,10 @@
 pub(crate) mod crew;
 
 use std::any::Any;
-use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::thread::{self, JoinHandle, Scope, ThreadId};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::{self, Scope, ThreadId};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -16,7 +15,7 @@ use crate::owned::serve::crew::{Crew, OnLimit};
 use crate::owned::slot::connections::drop_all;
 use crate::owned::{Event, Id, Port, Source, Worker};
 use crate::port::slow::SlowWatch;
-use crate::support::lock::{self, lock};
+use crate::support::lock::lock;
 use crate::{Error, SlowThread, default_concurrency};
 
 /// How many threads [`Port::serve`] has, and what they are.
@@ -232,19 +231,31 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     where
         F: Fn(&mut Worker<T, M>, Event<T, M>) + Sync,
     {
-        let server = Server::new(self, serving, handler)?;
+        if !self.shared.connections.is_here() {
+            return Err(Error::OtherProcess);
+        }
+        let on_limit = serving.on_limit.clone();
+        let crew = Arc::new(Crew::new(serving.threads, self.concurrency(), on_limit));
+        let mut crews = lock(&self.shared.crews);
+        crews.retain(|crew| crew.strong_count() > 0);
+        crews.push(Arc::downgrade(&crew));
+        drop(crews);
+        let server = Server {
+            port: self,
+            crew,
+            serving,
+            handler,
+            threads: Mutex::default(),
+        };
         thread::scope(|scope| {
-            let threads = Scoped {
-                scope,
-                server: &server,
-            };
-            server.begin(&threads)?;
-            server.coordinate(&threads, false);
+            server.begin(scope)?;
+            server.coordinate(scope);
             Ok(())
         })
     }
 
-    /// Serves connections as [`serve`](Self::serve) does, and returns in time, also beside handlers that do not end.
+    /// Serves connections as [`serve`](Self::serve) does, on a thread that this starts for it, and returns in time, also beside
+    /// handlers that do not end.
     ///
     /// It returns when all of its threads have ended and the handler is dropped, or a tenth of a second after the time of [`drain`](Self::drain) has
     /// passed or the port was [closed](Self::close): with the handlers that it leaves behind then, none if all have ended. Their
@@ -253,7 +264,7 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     ///
     /// # Errors
     ///
-    /// As [`serve`](Self::serve).
+    /// As [`serve`](Self::serve), and the system's if it cannot start the thread.
     ///
     /// # Examples
     ///
@@ -283,7 +294,7 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// ```
     pub fn serve_detached<F>(
         self: &Arc<Self>,
-        serving: Serving,
+        mut serving: Serving,
         handler: F,
     ) -> Result<Vec<SlowHandler>, Error>
     where
@@ -291,31 +302,43 @@ impl<T: Source + Send, M: Send> Port<T, M> {
         M: 'static,
         F: Fn(&mut Worker<T, M>, Event<T, M>) + Send + Sync + 'static,
     {
-        let server = Arc::new(Server::new(Arc::clone(self), serving, handler)?);
-        let threads = Detached(Arc::clone(&server));
-        server.begin(&threads)?;
-        let left = server.coordinate(&threads, true);
-        if left.is_empty() {
-            // What the handler owns is dropped here, and not by the last of them.
-            drop_all(
-                lock::take(&server.handles)
-                    .into_iter()
-                    .map(JoinHandle::join),
-            );
+        if !self.shared.connections.is_here() {
+            return Err(Error::OtherProcess);
         }
-        Ok(left)
+        let outcome = Arc::new((Mutex::new(None), Condvar::new()));
+        let told = Arc::clone(&outcome);
+        let tell = Arc::new(move |outcome| {
+            *lock(&told.0) = Some(outcome);
+            told.1.notify_all();
+        });
+        let (tell_left, on_stuck) = (Arc::clone(&tell), serving.on_stuck.take());
+        serving.on_stuck = Some(Arc::new(move |handlers| {
+            if let Some(call) = &on_stuck {
+                drop_all([catch_unwind(AssertUnwindSafe(|| call(handlers)))]);
+            }
+            tell_left(Ok(Ok(handlers.to_vec())));
+        }));
+        let port = Arc::clone(self);
+        let thread = thread::Builder::new().name(serving.name.clone());
+        let serve = move || port.serve(serving, handler).map(|()| Vec::new());
+        let run = move || tell(catch_unwind(AssertUnwindSafe(serve)));
+        thread.spawn(run).map_err(not_started)?;
+        let mut told = lock(&outcome.0);
+        loop {
+            if let Some(outcome) = told.take() {
+                return outcome.unwrap_or_else(|panic| resume_unwind(panic));
+            }
+            let waited = outcome.1.wait(told);
+            told = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
-impl<T, M> Port<T, M> {
-    fn crew(&self, most: usize, on_limit: Option<Arc<OnLimit>>) -> Arc<Crew> {
-        let crew = Arc::new(Crew::new(most, self.concurrency(), on_limit));
-        let mut crews = lock(&self.shared.crews);
-        crews.retain(|crew| crew.strong_count() > 0);
-        crews.push(Arc::downgrade(&crew));
-        crew
-    }
+fn not_started(error: io::Error) -> Error {
+    error.raw_os_error().map_or(Error::OutOfMemory, Error::Os)
+}
 
+impl<T, M> Port<T, M> {
     /// The threads of [`serve`](Self::serve) at this moment, for a dashboard: with [`Snapshot::limit`](crate::Snapshot::limit),
     /// how many of them may run. Those of all calls that serve, and all zero if none does.
     ///
@@ -392,16 +415,17 @@ const LEAVE: Duration = Duration::from_millis(100);
 const STEP: Duration = Duration::from_millis(10);
 
 /// One call of [`Port::serve`].
-struct Server<P, F> {
-    port: P,
+struct Server<'a, T, M, F> {
+    port: &'a Port<T, M>,
     crew: Arc<Crew>,
     serving: Serving,
     handler: F,
     /// Those that have not ended.
     threads: Mutex<Vec<Arc<Thread>>>,
-    /// To wait for those that may be left behind.
-    handles: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// No connection has this key.
+const NONE: usize = usize::MAX;
 
 /// A thread of a server. It alone changes this.
 struct Thread {
@@ -409,95 +433,30 @@ struct Thread {
     state: ThreadState,
     /// It runs the caller's functions, and does not wait for an event.
     is_busy: AtomicBool,
-    /// Of the connection or listener of the event that it has taken last.
+    /// The key of the connection whose event it has.
     key: AtomicUsize,
 }
 
-/// No connection has this key.
-const NONE: usize = usize::MAX;
-
-/// How a server starts its threads: each runs [`Server::run`].
-trait Threads {
-    fn start(&self, thread: thread::Builder) -> io::Result<()>;
-}
-
-/// Threads of a scope.
-struct Scoped<'scope, 'env, S> {
-    scope: &'scope Scope<'scope, 'env>,
-    server: &'scope S,
-}
-
-/// Threads that may be left behind.
-struct Detached<S>(Arc<S>);
-
-impl<'scope, T, M, P, F> Threads for Scoped<'scope, '_, Server<P, F>>
+impl<T: Source + Send, M: Send, F> Server<'_, T, M, F>
 where
-    T: Source + Send + 'scope,
-    M: Send + 'scope,
-    P: Deref<Target = Port<T, M>> + Sync,
     F: Fn(&mut Worker<T, M>, Event<T, M>) + Sync,
 {
-    fn start(&self, thread: thread::Builder) -> io::Result<()> {
-        let (scope, server) = (self.scope, self.server);
-        let run = move || server.run(&Scoped { scope, server });
-        thread.spawn_scoped(scope, run).map(drop)
-    }
-}
-
-impl<T, M, P, F> Threads for Detached<Server<P, F>>
-where
-    T: Source + Send + 'static,
-    M: Send + 'static,
-    P: Deref<Target = Port<T, M>> + Send + Sync + 'static,
-    F: Fn(&mut Worker<T, M>, Event<T, M>) + Send + Sync + 'static,
-{
-    fn start(&self, thread: thread::Builder) -> io::Result<()> {
-        let this = Detached(Arc::clone(&self.0));
-        let handle = thread.spawn(move || this.0.run(&this))?;
-        let mut handles = lock(&self.0.handles);
-        handles.retain(|handle| !handle.is_finished());
-        handles.push(handle);
-        Ok(())
-    }
-}
-
-impl<T: Source + Send, M: Send, P, F> Server<P, F>
-where
-    P: Deref<Target = Port<T, M>>,
-    F: Fn(&mut Worker<T, M>, Event<T, M>),
-{
-    fn new(port: P, serving: Serving, handler: F) -> Result<Self, Error> {
-        if !port.shared.connections.is_here() {
-            return Err(Error::OtherProcess);
-        }
-        Ok(Server {
-            crew: port.crew(serving.threads, serving.on_limit.clone()),
-            port,
-            serving,
-            handler,
-            threads: Mutex::default(),
-            handles: Mutex::default(),
-        })
-    }
-
     /// Start the first threads: one at least.
-    fn begin(&self, threads: &impl Threads) -> Result<(), Error> {
+    fn begin<'s>(&'s self, scope: &'s Scope<'s, '_>) -> Result<(), Error> {
         // A port without a limit has more permits than there are processors.
         let first = self.port.concurrency().min(default_concurrency());
         for _ in 0..first.min(self.serving.threads) {
-            if let Err(error) = self.start_thread(threads) {
-                if self.crew.threads() == 0 {
-                    return Err(error.raw_os_error().map_or(Error::OutOfMemory, Error::Os));
-                }
+            let started = self.start_thread(scope);
+            if self.crew.threads() == 0 {
+                started.map_err(not_started)?;
             }
         }
         Ok(())
     }
 
     /// Wait until all threads have ended; meanwhile tell of slow handlers, and start threads that the system has refused. When the
-    /// time for them has passed, close the port, and tell of those that are stuck. `may_leave`: return then. Returns the handlers
-    /// that are left behind.
-    fn coordinate(&self, threads: &impl Threads, may_leave: bool) -> Vec<SlowHandler> {
+    /// time for them has passed, close the port, and tell of those that are stuck.
+    fn coordinate<'s>(&'s self, scope: &'s Scope<'s, '_>) {
         let connections = &self.port.shared.connections;
         let slow = self.serving.on_slow.as_ref();
         let mut slow = slow.map(|(after, call)| (SlowWatch::new(*after), call));
@@ -511,32 +470,24 @@ where
                 watch.look(&connections.port, name, |it| call(it));
             }
             let now = Instant::now();
-            let to_end = end.map(|end| end.saturating_duration_since(now));
-            let next = if to_end != Some(Duration::ZERO) || is_told {
-                to_end.filter(|_| !is_told)
-            } else {
-                if !connections.is_closed() {
+            let next = match end.map(|end| end.saturating_duration_since(now)) {
+                _ if is_told => None,
+                Some(Duration::ZERO) => {
                     // All threads may be busy: nobody takes the packet that says so.
                     drop_all(connections.end(true));
-                }
-                let since = before.replace(now).map_or(Duration::ZERO, |it| now - it);
-                passed += since.min(STEP);
-                let handlers = if passed < LEAVE {
-                    Vec::new()
-                } else {
-                    self.left()
-                };
-                if !handlers.is_empty() {
-                    is_told = true;
-                    if let Some(call) = &self.serving.on_stuck {
+                    let since = before.replace(now).map_or(Duration::ZERO, |it| now - it);
+                    passed += since.min(STEP);
+                    let handlers = match passed < LEAVE {
+                        true => Vec::new(),
+                        false => self.left(),
+                    };
+                    is_told = !handlers.is_empty();
+                    if let (true, Some(call)) = (is_told, &self.serving.on_stuck) {
                         drop_all([catch_unwind(AssertUnwindSafe(|| call(&handlers)))]);
                     }
-                    if may_leave {
-                        return handlers;
-                    }
-                    continue;
+                    Some(STEP)
                 }
-                Some(STEP)
+                to_end => to_end,
             };
             let pause = slow.as_ref().map(|(watch, _)| watch.pause());
             // Nobody else tries again, if all others block.
@@ -544,29 +495,28 @@ where
             let retry = is_short.then_some(Crew::RETRY);
             let timeout = [next, pause, retry].into_iter().flatten().min();
             let is_same = || self.crew.threads() > 0 && self.crew.is_short() == is_short;
+            let timeout = timeout.unwrap_or(Duration::MAX);
             connections.end.wait_while(end, timeout, is_same);
             if is_short && self.crew.is_short() {
-                let _ = self.start_thread(threads);
+                let _ = self.start_thread(scope);
             }
         }
-        Vec::new()
     }
 
     /// The handlers that run.
     fn left(&self) -> Vec<SlowHandler> {
-        let mut threads = lock(&self.threads).clone();
-        threads.retain(|it| it.is_busy.load(Ordering::SeqCst));
+        let threads = lock(&self.threads).clone();
+        let busy = threads
+            .iter()
+            .filter(|it| it.is_busy.load(Ordering::SeqCst));
         let slow = self.port.slow(Duration::ZERO);
-        let handlers = threads.iter().map(|it| {
+        let handlers = busy.map(|it| {
             let slow = slow.iter().find(|slow| slow.thread.thread == it.id);
-            slow.cloned().unwrap_or_else(|| SlowHandler {
+            slow.cloned().unwrap_or_else(|| {
                 // It has said that it blocks, or the port does not know.
-                id: self
-                    .port
-                    .shared
-                    .connections
-                    .id(it.key.load(Ordering::Relaxed)),
-                thread: SlowThread::of(it.id, it.state.describe()),
+                let thread = SlowThread::of(it.id, it.state.describe());
+                let key = Some(it.key.load(Ordering::Relaxed)).filter(|&key| key != NONE);
+                self.port.slow_handler((thread, key))
             })
         });
         handlers.collect()
@@ -574,7 +524,7 @@ where
 
     /// Start one thread more, if the limit and the system allow it.
     #[cold]
-    fn start_thread(&self, threads: &impl Threads) -> io::Result<()> {
+    fn start_thread<'s>(&'s self, scope: &'s Scope<'s, '_>) -> io::Result<()> {
         if self.crew.start().is_none() {
             return Ok(());
         }
@@ -582,19 +532,17 @@ where
         if self.serving.stack_size > 0 {
             thread = thread.stack_size(self.serving.stack_size);
         }
-        let started = threads.start(thread);
-        match &started {
-            Ok(()) => self.crew.started(),
-            Err(_) => {
-                self.crew.is_refused();
-                self.port.shared.connections.end.notify();
-            }
+        let started = thread.spawn_scoped(scope, || self.run(scope)).map(drop);
+        self.crew.started(started.is_ok());
+        if started.is_err() {
+            self.port.shared.connections.end.notify();
         }
         started
     }
 
     /// One thread of the crew, which ends with it.
-    fn run(&self, threads: &impl Threads) {
+    fn run<'s>(&'s self, scope: &'s Scope<'s, '_>) {
+        let worker = self.port.worker(1);
         let this = Arc::new(Thread {
             id: thread::current().id(),
             state: ThreadState::of_this(),
@@ -603,7 +551,7 @@ where
             key: AtomicUsize::new(NONE),
         });
         lock(&self.threads).push(Arc::clone(&this));
-        if !self.work(&this, threads) {
+        if !self.work(worker, &this, scope) {
             self.crew.ended();
         }
         lock(&self.threads).retain(|it| it.id != this.id);
@@ -611,8 +559,12 @@ where
     }
 
     /// True if it ends for want of work, while others go on.
-    fn work(&self, this: &Thread, threads: &impl Threads) -> bool {
-        let mut worker = self.port.worker(1);
+    fn work<'s>(
+        &'s self,
+        mut worker: Worker<T, M>,
+        this: &Thread,
+        scope: &'s Scope<'s, '_>,
+    ) -> bool {
         if let Some(call) = &self.serving.on_start {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call())) {
                 self.report(&mut worker, None, panic);
@@ -621,62 +573,51 @@ where
         this.is_busy.store(false, Ordering::SeqCst);
         let idle = Some(self.serving.idle);
         let mut timeout = idle;
-        loop {
-            let mut is_busy = false;
-            let mut on_busy = |is_now| {
-                let was_busy = std::mem::replace(&mut is_busy, is_now);
-                this.is_busy.store(is_now, Ordering::SeqCst);
-                if was_busy && !is_now {
-                    self.crew.end_work();
-                } else if !was_busy && is_now && self.crew.begin_work() {
-                    let _ = self.start_thread(threads);
-                    if self.crew.needs_another() {
-                        let _ = self.start_thread(threads);
-                    }
+        let on_busy = |is_now| {
+            let was_busy = this.is_busy.swap(is_now, Ordering::SeqCst);
+            if was_busy && !is_now {
+                self.crew.end_work();
+            } else if !was_busy && is_now && self.crew.begin_work() {
+                let _ = self.start_thread(scope);
+                if self.crew.needs_another() {
+                    let _ = self.start_thread(scope);
                 }
-            };
+            }
+        };
+        loop {
             // Dropping what the caller has made may panic.
-            let process = || worker.process_beside(timeout, &mut on_busy);
+            let process = || worker.process_beside(timeout, &on_busy);
             let outcome = catch_unwind(AssertUnwindSafe(process));
             if let Ok(Ok(1..)) = outcome {
                 on_busy(true);
             }
-            if is_busy {
-                self.handle_next(this, &mut worker);
-                this.is_busy.store(false, Ordering::SeqCst);
-                self.crew.end_work();
+            if this.is_busy.load(Ordering::Relaxed) {
+                self.handle_next(&mut worker, this);
+                on_busy(false);
             }
             match outcome {
                 Ok(Err(_)) => return false,
-                Ok(Ok(0)) => {
-                    if self.crew.ends() {
-                        return true;
-                    }
-                    timeout = self.crew.next_timeout(self.serving.idle);
-                }
+                Ok(Ok(0)) if self.crew.ends() => return true,
+                Ok(Ok(0)) => timeout = self.crew.next_timeout(self.serving.idle),
                 Ok(Ok(_)) => timeout = idle,
                 Err(_) => {}
             }
         }
     }
 
-    /// Take an event, and handle it. False if there is none.
-    fn handle_next(&self, this: &Thread, worker: &mut Worker<T, M>) -> bool {
+    /// Take an event, if there is one, and handle it.
+    fn handle_next(&self, worker: &mut Worker<T, M>, this: &Thread) {
         let mut id = None;
-        let handled = catch_unwind(AssertUnwindSafe(|| {
-            let Some(event) = worker.take() else {
-                return false;
-            };
+        let handle = || {
+            let Some(event) = worker.take() else { return };
             id = event.id();
             let key = id.map(|id| self.port.shared.connections.slots.key(id.0));
             this.key.store(key.unwrap_or(NONE), Ordering::Relaxed);
             (self.handler)(worker, event);
-            true
-        }));
-        handled.unwrap_or_else(|panic| {
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(handle)) {
             self.report(worker, id, panic);
-            true
-        })
+        }
     }
 
     #[cold]

@@ -5,17 +5,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::listener::Listener;
 use crate::backend;
 use crate::engine::owned::Left;
 use crate::os::{self, Process, RawSocket};
 use crate::owned::Readiness;
+use crate::owned::listen::Listener;
 use crate::owned::slot::packet::Packet;
 use crate::owned::slot::record::{Put, Reasons, Record, Seen};
 pub(in crate::owned) use crate::support::drops::drop_all;
 use crate::support::lock::{self, lock};
 use crate::support::slots::{Slots, Token};
-use crate::{CompletionPort, Entry, Error, EventFilter, Registration, RegistrationError};
+use crate::values::entry::Arming;
+use crate::{CompletionPort, Entry, Error, EventFilter, Events};
+use crate::{Registration, RegistrationError};
 
 /// No deadline.
 pub(in crate::owned) const NEVER: u64 = u64::MAX;
@@ -52,8 +54,10 @@ pub(in crate::owned) struct Connections<T> {
     counts: AtomicU64,
     /// When the last connection has ended, and all work is done, the port closes.
     draining: AtomicBool,
-    /// A listener may pause until the port has fewer connections.
+    /// A listener pauses until the port has fewer connections.
     is_full: AtomicBool,
+    /// Those that do, and how many connections they may have.
+    paused: Mutex<Vec<(Token, usize)>>,
     listeners: Mutex<Vec<Token>>,
     /// When calls that serve are to be over: now, once the port was closed, or at the end of the time for draining.
     pub(in crate::owned) end: EndTime,
@@ -91,12 +95,10 @@ pub(in crate::owned) type Armed<T> = Option<Box<Node<T>>>;
 
 /// What stays in the slot.
 pub(in crate::owned) enum Resident<T> {
-    Shared(Shared<T>),
+    /// Returns it. So `T` has to be `Sync` only where one is shared, and not for all connections.
+    Shared(Box<dyn Fn() -> Arc<T> + Send + Sync>),
     Listener(Arc<Listener<T>>),
 }
-
-/// Returns a shared socket. So `T` has to be `Sync` only where one is shared, and not for all connections.
-pub(in crate::owned) type Shared<T> = Box<dyn Fn() -> Arc<T> + Send + Sync>;
 
 /// A connection with what the port needs to know of it.
 pub(in crate::owned) struct Node<T> {
@@ -121,7 +123,7 @@ pub(in crate::owned) struct Wish {
 
 impl Wish {
     /// For these conditions, without a deadline.
-    pub(in crate::owned) fn of(filter: EventFilter) -> Self {
+    pub(in crate::owned) const fn of(filter: EventFilter) -> Self {
         Wish {
             filter,
             is_drained: false,
@@ -206,6 +208,7 @@ impl<T> Connections<T> {
             counts: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            paused: Mutex::default(),
             listeners: Mutex::default(),
             end: EndTime::default(),
             left: Mutex::default(),
@@ -250,16 +253,18 @@ impl<T> Connections<T> {
     }
 
     /// Count one more, if there are fewer than this listener's limit. Otherwise it is woken when the number falls below that.
-    pub(in crate::owned) fn reserve(&self, listener: &Listener<T>) -> Option<Room<'_, T>> {
-        let limit = listener.listening.limit;
+    pub(in crate::owned) fn reserve(&self, id: Id, limit: usize) -> Option<Room<'_, T>> {
         let order = Ordering::SeqCst;
         let next = |counts| (connections(counts) < limit).then_some(counts + 1);
         let count = || self.counts.fetch_update(order, order, next).is_ok();
         let is_counted = count() || {
             // One may have ended before this, and not have seen it. If so, the listener is woken once too often: another thread
             // may have seen it full, and have it pause.
-            listener.set_full(true);
+            let mut paused = lock(&self.paused);
+            paused.retain(|other| other.0 != id.0);
+            paused.push((id.0, limit));
             self.is_full.store(true, Ordering::SeqCst);
+            drop(paused);
             count()
         };
         is_counted.then(|| Room(self))
@@ -285,24 +290,16 @@ impl<T> Connections<T> {
     /// listeners with different limits would wake each other for ever.
     #[cold]
     fn resume_listeners(&self) {
-        self.is_full.store(false, Ordering::SeqCst);
-        let listeners = lock(&self.listeners).clone();
-        for token in listeners {
-            let Some(mut place) = self.slots.get(token) else {
-                continue;
-            };
-            let Some(Resident::Listener(listener)) = place.resident.as_deref() else {
-                continue;
-            };
-            if !listener.is_full() {
-                continue;
+        let mut paused = lock(&self.paused);
+        // Who ends one meanwhile waits for the lock.
+        paused.retain(|&(token, limit)| {
+            let has_room = self.count() < limit;
+            if has_room {
+                self.interrupt_named(token, Reasons::RESUMED);
             }
-            // In this order: who ends one that is not seen here sees this.
-            self.is_full.store(true, Ordering::SeqCst);
-            if self.count() < listener.listening.limit && listener.set_full(false) {
-                self.interrupt(self.slots.key(token), &mut place, Reasons::RESUMED);
-            }
-        }
+            !has_room
+        });
+        self.is_full.store(!paused.is_empty(), Ordering::SeqCst);
     }
 
     /// Count work that is accepted.
@@ -326,30 +323,25 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Put a connection into its slot, where its packets find it. It comes back if the port is closed, or the system does not
-    /// watch it.
+    /// Put a connection into its slot, where its packets find it. It comes back if the port is closed, whatever the error, or
+    /// the system does not watch it.
     #[inline(always)]
     pub(in crate::owned) fn put(
         &self,
         node: Box<Node<T>>,
         wish: &Wish,
-    ) -> Result<ToDo, (Box<Node<T>>, Option<RegistrationError>)> {
+    ) -> Result<ToDo, (Box<Node<T>>, RegistrationError)> {
         // Closing says so first, and then empties every slot.
         let place = match self.is_here() {
             true => self.slots.get(node.token),
             false => None,
         };
         let Some(mut place) = place.filter(|_| !self.closed.load(Ordering::SeqCst)) else {
-            return Err((node, None));
+            return Err((node, RegistrationError::NotFound));
         };
         let key = self.slots.key(node.token);
         let put = self.put_into(&mut place, key, Some(node), wish);
-        put.map_err(|(armed, error)| {
-            let node = armed.expect("it was put");
-            // A port that is being closed refuses everything.
-            let is_open = !self.closed.load(Ordering::SeqCst);
-            (node, is_open.then_some(error))
-        })
+        put.map_err(|(armed, error)| (armed.expect("it was put"), error))
     }
 
     #[inline(always)]
@@ -364,19 +356,12 @@ impl<T> Connections<T> {
         let system = self.port.system();
         let arm =
             |arming, is_drained| system.enable_owned(socket, key, wish.filter, arming, is_drained);
-        place.record.set_buffered(wish.is_buffered);
-        let put = place.record.put(armed, wish.filter, wish.is_drained, arm);
-        let (left, is_new) = match put {
+        let (left, is_new) = match place.record.put(armed, wish, arm) {
             Ok(Put::Armed { left, is_new }) => (left, is_new),
-            Ok(Put::Look) => {
-                if !self.post_look(key) {
-                    // There is no memory for a packet.
-                    place.record.not_posted();
-                    if let Some(armed) = place.record.take_armed() {
-                        return Err((armed, RegistrationError::OutOfMemory));
-                    }
-                }
-                (Left::Nothing, false)
+            Ok(Put::Report(arming)) if self.report(key, place, arming) => (Left::Nothing, false),
+            Ok(Put::Report(_)) => {
+                let armed = place.record.take_back().expect("it was put");
+                return Err((armed, RegistrationError::OutOfMemory));
             }
             Err(refused) => return Err(refused),
         };
@@ -400,14 +385,16 @@ impl<T> Connections<T> {
         self.put_into(&mut place, key, None, wish).ok()
     }
 
-    /// Have a thread look at a slot, before it takes what came earlier. False if there is no memory for a packet, or the
-    /// port is closed.
+    /// Have a thread take what was interrupted, before it takes what came earlier. False if there is no memory for a packet, or
+    /// the port is closed.
     #[cold]
-    fn post_look(&self, key: usize) -> bool {
-        self.port
-            .system()
-            .post_ahead(Packet::Look.of_slot(key))
-            .is_ok()
+    fn report(&self, key: usize, place: &mut Place<T>, arming: Arming) -> bool {
+        let packet = Packet::Reported(arming, Events::empty()).of_slot(key);
+        let posted = self.port.system().post_ahead(packet);
+        if posted.is_ok() {
+            place.record.posted();
+        }
+        posted.is_ok()
     }
 
     /// A packet was dequeued. Find out what it is for, and change it to what is taken.
@@ -425,9 +412,8 @@ impl<T> Connections<T> {
         };
         let key = entry.completion_key;
         let system = self.port.system();
-        let claim = |arming| system.claim_owned(socket, key, arming);
         let holds = |filter| !backend::conditions(socket, filter).is_empty();
-        match place.record.look(entry, claim, holds) {
+        match place.record.look(entry, holds) {
             Seen::Nothing => Looked::Nothing,
             Seen::Event => event,
             Seen::Arm(arming, filter) => {
@@ -454,7 +440,7 @@ impl<T> Connections<T> {
         if self.closed.load(Ordering::SeqCst) {
             return None;
         }
-        place.record.take_armed()?
+        place.record.take_back()?
     }
 
     /// Take a connection out of its slot, unless a thread has dequeued its event.
@@ -476,14 +462,12 @@ impl<T> Connections<T> {
         place: &mut Place<T>,
         reason: Reasons,
     ) -> bool {
-        let (system, socket) = (self.port.system(), place.socket);
-        let is_dequeued = |arming| system.is_dequeued(socket, key, arming);
-        let must_look = place.record.interrupt(reason, is_dequeued);
-        if must_look && !self.post_look(key) {
-            place.record.not_posted();
-            return false;
-        }
-        true
+        let Some(arming) = place.record.interrupt(reason) else {
+            return true;
+        };
+        // A port that cannot disable it has no such claim either.
+        let is_claimed = self.port.system().claim_owned(place.socket, key, arming);
+        !is_claimed || self.report(key, place, arming)
     }
 
     /// Interrupt the wait of a connection, or the next one if it is not armed. False if there is none with
@@ -584,17 +568,8 @@ impl<T> Connections<T> {
         Some(Id(token))
     }
 
-    /// Whether a connection waits for this listener.
-    pub(in crate::owned) fn is_any_waiting(&self, id: Id) -> bool {
-        let socket = self.slots.get(id.0).map(|place| place.socket);
-        socket.is_some_and(|socket| !backend::conditions(socket, EventFilter::IN).is_empty())
-    }
-
     /// Close the port when the last connection has ended and all work is done, and accept no connection more.
     pub(in crate::owned) fn drain(&self) {
-        if !self.is_here() {
-            return;
-        }
         if !self.draining.swap(true, Ordering::SeqCst) {
             self.interrupt_all(Reasons::DRAINING, |place| place.shared().is_none());
         }
@@ -662,19 +637,12 @@ impl EndTime {
     pub(in crate::owned) fn wait_while(
         &self,
         at: Option<Instant>,
-        timeout: Option<Duration>,
-        mut holds: impl FnMut() -> bool,
+        timeout: Duration,
+        holds: impl Fn() -> bool,
     ) {
-        let now = lock(&self.at);
-        if *now != at || !holds() {
-            return;
-        }
-        // It may also return without a reason.
-        let waited = match timeout {
-            Some(timeout) => self.changed.wait_timeout(now, timeout).map(|it| it.0).ok(),
-            None => self.changed.wait(now).ok(),
-        };
-        drop(waited);
+        let is_same = |now: &mut Option<Instant>| *now == at && holds();
+        let at = lock(&self.at);
+        drop(self.changed.wait_timeout_while(at, timeout, is_same));
     }
 }
 

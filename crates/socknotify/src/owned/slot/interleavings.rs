@@ -8,6 +8,7 @@ use loom::thread;
 
 use crate::engine::interleavings::{Port, do_and_dequeue, explore_owning};
 use crate::engine::owned::Left;
+use crate::owned::slot::connections::Wish;
 use crate::owned::slot::packet::{Packet, is_to_take};
 use crate::owned::slot::record::{Put, Reasons, Record, Seen};
 use crate::values::entry::Arming;
@@ -35,15 +36,19 @@ impl Slot {
 
     /// As `Connections::put` does. Returns what is left to do.
     fn put(&self, value: u32, is_drained: bool) -> Left {
-        let filter = EventFilter::IN;
+        let wish = Wish {
+            is_drained,
+            ..Wish::of(EventFilter::IN)
+        };
         let mut record = self.record.lock().unwrap();
-        let put = record.put(value, filter, is_drained, |arming, is_drained| {
-            self.port.enable_owned(0, KEY, filter, arming, is_drained)
+        let put = record.put(value, &wish, |arming, is_drained| {
+            self.port
+                .enable_owned(0, KEY, wish.filter, arming, is_drained)
         });
         match put {
             Ok(Put::Armed { left, .. }) => left,
-            Ok(Put::Look) => {
-                self.post_look();
+            Ok(Put::Report(arming)) => {
+                self.report(&mut record, arming);
                 Left::Nothing
             }
             // The port is closed.
@@ -51,19 +56,25 @@ impl Slot {
         }
     }
 
-    fn post_look(&self) {
-        let _ = self.port.post_ahead(Packet::Look.of_slot(KEY));
-    }
-
-    fn interrupt(&self, reason: Reasons) {
-        let mut record = self.record.lock().unwrap();
-        if record.interrupt(reason, |arming| self.is_dequeued(arming)) {
-            self.post_look();
+    /// As `Connections::report` does.
+    fn report(&self, record: &mut Record<u32>, arming: Arming) {
+        let packet = Packet::Reported(arming, Events::empty());
+        if self.port.post_ahead(packet.of_slot(KEY)).is_ok() {
+            record.posted();
         }
     }
 
-    fn is_dequeued(&self, arming: Arming) -> bool {
-        self.port.is_dequeued(0, KEY, arming)
+    /// As `Connections::interrupt` does, with the slot locked.
+    fn interrupt(&self, record: &mut Record<u32>, reason: Reasons) {
+        if let Some(arming) = record.interrupt(reason) {
+            if self.claim(arming) {
+                self.report(record, arming);
+            }
+        }
+    }
+
+    fn cancel(&self) {
+        self.interrupt(&mut self.record.lock().unwrap(), Reasons::CANCELLED);
     }
 
     fn claim(&self, arming: Arming) -> bool {
@@ -79,7 +90,7 @@ impl Slot {
             let event = &mut entries[0];
             if !is_to_take(event) {
                 let mut record = self.record.lock().unwrap();
-                match record.look(event, |arming| self.claim(arming), |_| true) {
+                match record.look(event, |_| true) {
                     Seen::Nothing => continue,
                     Seen::Arm(arming, filter) => {
                         let enabled = self.port.enable_owned(0, KEY, filter, arming, false);
@@ -137,50 +148,11 @@ fn f5_no_event_is_lost_when_a_wait_is_cancelled() {
             let slot = Arc::clone(&slot);
             thread::spawn(move || slot.port.backend().become_readable(0))
         };
-        slot.interrupt(Reasons::CANCELLED);
+        slot.cancel();
         slot.serve_until_both(Left::Nothing, &seen);
         other.join().unwrap();
         peer.join().unwrap();
         assert_eq!(*seen.lock().unwrap(), (1, 1));
-    });
-}
-
-/// Two threads serve a connection that becomes ready twice, and is drained each time; what one of them has left to be armed
-/// is handed on, so that one looks, perhaps when the other has dequeued its event.
-#[test]
-fn f5_no_event_is_lost_when_what_is_to_be_armed_is_handed_on() {
-    explore_owning(2, |port| {
-        let slot = Slot::new(port);
-        let late = slot.put(7, false);
-        let is_last = Arc::new(AtomicBool::new(false));
-        let serve = |slot: Arc<Slot>, is_last: Arc<AtomicBool>| {
-            move |mut left| {
-                while let Ok((value, reason, _)) = slot.serve(left) {
-                    assert_eq!(reason, None);
-                    slot.port.backend().drain(0);
-                    if is_last.load(Ordering::SeqCst) {
-                        return slot.port.close();
-                    }
-                    left = slot.put(value, true);
-                }
-            }
-        };
-        let other = {
-            let serve = serve(Arc::clone(&slot), Arc::clone(&is_last));
-            thread::spawn(move || serve(late))
-        };
-        let peer = {
-            let (slot, is_last) = (Arc::clone(&slot), Arc::clone(&is_last));
-            thread::spawn(move || {
-                slot.port.backend().become_readable(0);
-                is_last.store(true, Ordering::SeqCst);
-                slot.port.backend().become_readable(0);
-            })
-        };
-        slot.post_look();
-        serve(slot, is_last)(Left::Nothing);
-        other.join().unwrap();
-        peer.join().unwrap();
     });
 }
 
@@ -193,9 +165,8 @@ fn each_reason_is_reported_once() {
             let slot = Arc::clone(&slot);
             thread::spawn(move || {
                 let mut record = slot.record.lock().unwrap();
-                let is_dequeued = |arming| slot.is_dequeued(arming);
-                if record.is_armed() && record.interrupt(Reasons::TIMED_OUT, is_dequeued) {
-                    slot.post_look();
+                if record.is_armed() {
+                    slot.interrupt(&mut record, Reasons::TIMED_OUT);
                 }
             })
         };
@@ -210,7 +181,7 @@ fn each_reason_is_reported_once() {
                 reasons
             })
         };
-        slot.interrupt(Reasons::CANCELLED);
+        slot.cancel();
         let reasons = holder.join().unwrap();
         other.join().unwrap();
         let timed_out = reasons.contains(&Some(Reasons::TIMED_OUT));
@@ -258,7 +229,7 @@ fn nothing_is_put_into_a_closed_port() {
                 if closed.load(Ordering::Relaxed) {
                     return Some(7);
                 }
-                let put = record.put(7, EventFilter::IN, false, |arming, is_drained| {
+                let put = record.put(7, &Wish::of(EventFilter::IN), |arming, is_drained| {
                     slot.port
                         .enable_owned(0, KEY, EventFilter::IN, arming, is_drained)
                 });

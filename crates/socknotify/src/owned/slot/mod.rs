@@ -4,6 +4,5 @@
 pub(super) mod connections;
 #[cfg(all(test, interleavings))]
 mod interleavings;
-pub(super) mod listener;
 pub(super) mod packet;
 pub(super) mod record;

@@ -4,20 +4,21 @@ use crate::support::slots::Slots;
 use crate::values::entry::Arming;
 use crate::{Entry, Events};
 
-/// What a packet says. Its key says whom it is for: a slot, or the port itself.
-///
-/// The key of a stale packet, or of one from elsewhere, finds nothing.
+/// What a packet of a slot says. The key of a stale packet, or of one from elsewhere, finds no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::owned) enum Packet {
-    /// Of a slot: look at it.
-    Look,
-    /// Of a slot: what was armed by this number is ready. Whoever takes this finds out whether that is out of date, unless the
+    /// What was armed by this number is ready. Whoever takes this finds out whether that is out of date, unless the
     /// number says that it is to be looked at before.
     Ready(Arming, Events),
     /// The same, from a port that knows no numbers, or of a shared socket.
     Unnumbered(Events),
-    /// Of a slot: one of the three was looked at, and is reported to whoever takes this.
+    /// One of the two was looked at, or what is armed was interrupted, which is reported to whoever takes this.
     Reported(Arming, Events),
+}
+
+/// What a packet of the port itself says, by its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::owned) enum OfPort {
     /// There is one for each message in the list of messages.
     Message,
     /// A deadline may have passed.
@@ -27,14 +28,6 @@ pub(in crate::owned) enum Packet {
     /// The system reports something about an operation on a file.
     KernelIo,
 }
-
-/// The packets of the port itself.
-const OF_PORT: [Packet; 4] = [
-    Packet::Message,
-    Packet::Timer,
-    Packet::Operation,
-    Packet::KernelIo,
-];
 
 /// Beside an arming's number, in the overlapped value.
 const REPORTED: usize = 1 << 16;
@@ -61,38 +54,39 @@ pub(in crate::owned) fn of_slot(entry: &Entry) -> Packet {
     let events = Events::from_bits_retain(entry.transferred);
     match Arming::of(entry) {
         Some(arming) if entry.overlapped & REPORTED != 0 => Packet::Reported(arming, events),
-        Some(_) if entry.transferred == 0 => Packet::Look,
-        Some(arming) => Packet::Ready(arming, events),
-        None => Packet::Unnumbered(events),
+        // Without events it may be the port's own.
+        Some(arming) if entry.transferred != 0 => Packet::Ready(arming, events),
+        _ => Packet::Unnumbered(events),
     }
 }
 
 impl Packet {
-    /// What a packet of the port itself says, if it is one.
-    pub(in crate::owned) fn of_port<V: Default>(entry: &Entry, slots: &Slots<V>) -> Option<Self> {
-        let key = entry.completion_key;
-        OF_PORT.into_iter().find(|it| it.key(slots) == key)
-    }
-
     /// For the slot with this key.
     #[inline]
     pub(in crate::owned) fn of_slot(self, key: usize) -> Entry {
         let (events, overlapped) = match self {
             Packet::Reported(arming, events) => (events, overlapped(arming, true)),
             Packet::Ready(arming, events) => (events, overlapped(arming, false)),
-            _ => (Events::empty(), Arming::default().overlapped()),
+            Packet::Unnumbered(events) => (events, 0),
         };
         Entry::new(key, events.bits(), overlapped)
     }
+}
 
-    /// The key of a packet for the port itself.
-    #[inline]
-    pub(in crate::owned) fn key<V: Default>(self, slots: &Slots<V>) -> usize {
-        let number = OF_PORT.iter().position(|it| *it == self);
-        slots.reserved_key(number.unwrap_or(OF_PORT.len()) as u32)
+impl OfPort {
+    const ALL: [Self; 4] = [Self::Message, Self::Timer, Self::Operation, Self::KernelIo];
+
+    /// What a packet says, if it is one of the port itself.
+    pub(in crate::owned) fn of<V: Default>(entry: &Entry, slots: &Slots<V>) -> Option<Self> {
+        let key = entry.completion_key;
+        Self::ALL.into_iter().find(|it| it.key(slots) == key)
     }
 
-    /// For the port itself.
+    #[inline]
+    pub(in crate::owned) fn key<V: Default>(self, slots: &Slots<V>) -> usize {
+        slots.reserved_key(self as u32)
+    }
+
     pub(in crate::owned) fn entry<V: Default>(self, slots: &Slots<V>) -> Entry {
         Entry::new(self.key(slots), 0, 0)
     }
@@ -108,7 +102,6 @@ mod tests {
         let token = slots.insert(0).expect("there is room");
         let arming = Arming::default().next();
         let packets = [
-            Packet::Look,
             Packet::Ready(arming, Events::ALL),
             Packet::Reported(arming, Events::empty()),
             Packet::Reported(arming, Events::PRIORITY | Events::FULL_HANGUP),
@@ -116,12 +109,12 @@ mod tests {
         for packet in packets {
             let entry = packet.of_slot(slots.key(token));
             assert_eq!(of_slot(&entry), packet);
-            assert_eq!(Packet::of_port(&entry, &slots), None);
+            assert_eq!(OfPort::of(&entry, &slots), None);
         }
         let notified = Entry::notification(slots.key(token), Events::IN);
         assert_eq!(of_slot(&notified), Packet::Unnumbered(Events::IN));
-        for packet in OF_PORT {
-            assert_eq!(Packet::of_port(&packet.entry(&slots), &slots), Some(packet));
+        for packet in OfPort::ALL {
+            assert_eq!(OfPort::of(&packet.entry(&slots), &slots), Some(packet));
         }
     }
 }

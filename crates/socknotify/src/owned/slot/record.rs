@@ -6,15 +6,15 @@
 //! - Each arming has a number. A notification carries the number of the arming that it is for, so that one that comes
 //!   late is recognised.
 //! - While nobody has what is armed, the registration beneath is enabled. Whoever disables it has it: the thread that dequeues
-//!   its notification, which locks the slot only to take it, or one that looks and [claims](Record::look) it.
-//! - An interruption leaves the connection where it is: it sets a bit, and has one thread look. Who looks, or takes what was
-//!   dequeued after that, reports the lowest reason in place of the events. Once those were dequeued, an interruption is for
-//!   the next arming.
+//!   its notification, which locks the slot only to take it, or one that [interrupts](Record::interrupt) it.
+//! - An interruption leaves the connection where it is: it sets a bit, disables the registration, and posts a packet. Who takes
+//!   that reports the lowest reason. Once the notification was dequeued, an interruption is for the next arming.
 
 use std::mem;
 
 use bitflags::bitflags;
 
+use crate::owned::slot::connections::Wish;
 use crate::owned::slot::packet::{Packet, of_slot, overlapped};
 use crate::values::entry::Arming;
 use crate::{Entry, EventFilter, Events};
@@ -55,16 +55,23 @@ pub(in crate::owned) struct Record<V> {
     /// The filter that the port beneath has, if that is known: armed with this one again, it is not refused.
     watched: Option<EventFilter>,
     reasons: Reasons,
-    /// A thread has looked at it, and nobody has taken what that has found.
-    is_reported: bool,
-    /// The latest arming is enabled beneath, or was.
-    is_enabled: bool,
-    /// It is to be reported for a reason, which came before its event was dequeued. A thread looks, or has looked.
-    is_interrupted: bool,
+    state: State,
     /// It was taken while the port beneath may still have reported the arming, or have reported it.
     was_left: bool,
     /// It was interrupted because the port drains, which who adopts it and who drains may both do.
     has_drained: bool,
+}
+
+/// Where the report is of what is armed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// The port beneath has it.
+    #[default]
+    Enabled,
+    /// It was interrupted: in the queue.
+    Posted,
+    /// With a thread that has looked at it, and that has not taken it.
+    Dequeued,
 }
 
 /// What there is to do once a packet has been looked at.
@@ -83,8 +90,8 @@ pub(in crate::owned) enum Seen {
 pub(in crate::owned) enum Put<A> {
     /// The port beneath may have something left to do, and may refuse it if it is new.
     Armed { left: A, is_new: bool },
-    /// It is to be interrupted: have a thread look.
-    Look,
+    /// It is interrupted: [report](Record::posted) it.
+    Report(Arming),
 }
 
 impl<V> Record<V> {
@@ -94,10 +101,10 @@ impl<V> Record<V> {
         self.armed.is_some()
     }
 
-    /// Whether it waits, and nobody has looked. Its event may have been dequeued.
+    /// Whether it waits, and nobody reports it yet. Its event may have been dequeued.
     #[inline]
     pub(in crate::owned) fn is_armed(&self) -> bool {
-        self.armed.is_some() && !self.is_reported
+        self.armed.is_some() && self.state == State::Enabled
     }
 
     /// Whoever dequeues its events has to look at once.
@@ -116,166 +123,134 @@ impl<V> Record<V> {
         self.filter
     }
 
-    /// Whether what is put in next is ready at once, whatever the port beneath reports.
-    #[inline]
-    pub(in crate::owned) fn set_buffered(&mut self, is_buffered: bool) {
-        self.reasons.set(Reasons::BUFFERED, is_buffered);
-    }
-
     /// Put something in, and arm it beneath, or have it interrupted. If the port beneath refuses, it comes back.
-    ///
-    /// `is_drained`: no wanted condition held when its thread was done.
     #[inline(always)]
     pub(in crate::owned) fn put<A, E>(
         &mut self,
         value: V,
-        filter: EventFilter,
-        is_drained: bool,
+        wish: &Wish,
         arm: impl FnOnce(Arming, bool) -> Result<A, E>,
     ) -> Result<Put<A>, (V, E)> {
         debug_assert!(self.armed.is_none(), "a connection is in one place");
         self.arming = self.arming.next();
-        self.filter = filter;
+        self.filter = wish.filter;
         // That was for the wait before.
         self.reasons.remove(Reasons::TIMED_OUT);
-        self.is_interrupted = !self.reasons.is_empty();
-        self.is_enabled = !self.is_interrupted;
-        if self.is_interrupted {
+        self.reasons.set(Reasons::BUFFERED, wish.is_buffered);
+        self.state = State::Enabled;
+        if !self.reasons.is_empty() {
             self.armed = Some(value);
-            return Ok(Put::Look);
+            return Ok(Put::Report(self.arming));
         }
-        match arm(self.arming, is_drained && !self.was_left) {
+        match arm(self.arming, wish.is_drained && !self.was_left) {
             Ok(left) => {
                 self.armed = Some(value);
-                let is_new = self.watched.replace(filter) != Some(filter);
+                let is_new = self.watched.replace(wish.filter) != Some(wish.filter);
                 Ok(Put::Armed { left, is_new })
             }
             Err(error) => Err((value, error)),
         }
     }
 
-    /// End the wait for this reason, or the next one. True if a thread has to look.
-    ///
-    /// `is_dequeued`: whether a thread has dequeued the event of this arming.
-    pub(in crate::owned) fn interrupt(
-        &mut self,
-        reason: Reasons,
-        is_dequeued: impl FnOnce(Arming) -> bool,
-    ) -> bool {
+    /// End the wait for this reason, or the next one. What this returns is armed: if nobody has dequeued its event, disable it
+    /// beneath, and [report](Self::posted) it.
+    pub(in crate::owned) fn interrupt(&mut self, reason: Reasons) -> Option<Arming> {
         if reason == Reasons::DRAINING && mem::replace(&mut self.has_drained, true) {
-            return false;
+            return None;
         }
         self.reasons |= reason;
-        let must_look = self.is_armed()
-            && !self.is_interrupted
-            && !(self.is_enabled && is_dequeued(self.arming));
-        self.is_interrupted |= must_look;
-        must_look
+        self.is_armed().then_some(self.arming)
     }
 
-    /// The packet that has a thread look could not be posted.
-    pub(in crate::owned) fn not_posted(&mut self) {
-        self.is_interrupted = false;
+    /// A packet was posted that reports it for a reason.
+    pub(in crate::owned) fn posted(&mut self) {
+        self.state = State::Posted;
     }
 
-    /// Have the event of what is armed go to nobody else. False if it was dequeued.
-    fn claim(&self, claim: impl FnOnce(Arming) -> bool) -> bool {
-        !self.is_enabled || claim(self.arming)
-    }
-
-    /// A packet of this slot was dequeued, and is changed to what is taken. `claim`: disable this arming beneath, unless it
-    /// is disabled. `holds`: whether any of these conditions holds now, or an error.
+    /// A packet of this slot was dequeued, and is changed to what is taken. `holds`: whether any of these conditions holds now,
+    /// or an error.
     pub(in crate::owned) fn look(
         &mut self,
         entry: &mut Entry,
-        claim: impl FnOnce(Arming) -> bool,
         holds: impl FnOnce(EventFilter) -> bool,
     ) -> Seen {
-        let packet = of_slot(entry);
-        if let Packet::Reported(arming, _) = packet {
-            // It was dequeued before.
-            let is_this = self.armed.is_some() && self.is_reported && arming == self.arming;
-            return if is_this { Seen::Event } else { Seen::Nothing };
-        }
+        let (number, events) = match of_slot(entry) {
+            Packet::Reported(arming, _) => {
+                let is_reported = self.armed.is_some() && self.state != State::Enabled;
+                if !is_reported || arming != self.arming {
+                    return Seen::Nothing;
+                }
+                self.state = State::Dequeued;
+                return Seen::Event;
+            }
+            Packet::Ready(arming, events) => (Some(arming), events),
+            Packet::Unnumbered(events) => (None, events),
+        };
         if !self.is_armed() {
             // Nothing older comes from a port that knows no armings.
-            self.was_left &= !matches!(packet, Packet::Unnumbered(_));
+            self.was_left &= number.is_some();
             return Seen::Nothing;
         }
-        let events = match packet {
-            // Who has dequeued its event takes that, or the reason.
-            Packet::Look if !self.claim(claim) => return Seen::Nothing,
-            Packet::Look if self.reasons.is_empty() => return self.arm_again(),
-            Packet::Ready(arming, _) if arming != self.arming => return Seen::Nothing,
-            Packet::Unnumbered(events) if events.contains(Events::REMOVE) => return Seen::Nothing,
-            Packet::Ready(_, events) | Packet::Unnumbered(events) => {
-                let was_left = mem::take(&mut self.was_left);
-                let is_numbered = matches!(packet, Packet::Ready(..));
-                let mut shown = events & self.filter.wanted();
-                let may_be_old = was_left && !is_numbered;
-                // What else is out of date keeps nobody waiting.
-                if may_be_old && shown.contains(Events::IN) && !holds(EventFilter::IN) {
-                    shown.remove(Events::IN);
-                }
-                if shown.is_empty() && self.reasons.is_empty() {
-                    return self.arm_again();
-                }
-                shown
-            }
-            _ => Events::empty(),
-        };
-        self.is_reported = true;
-        self.is_interrupted = false;
+        if number.is_some_and(|it| it != self.arming) || events.contains(Events::REMOVE) {
+            return Seen::Nothing;
+        }
+        let may_be_old = mem::take(&mut self.was_left) && number.is_none();
+        let mut shown = events & self.filter.wanted();
+        // What else is out of date keeps nobody waiting.
+        if may_be_old && shown.contains(Events::IN) && !holds(EventFilter::IN) {
+            shown.remove(Events::IN);
+        }
+        if !self.reasons.is_empty() {
+            shown = Events::empty();
+        } else if shown.is_empty() {
+            return self.arm_again();
+        }
         // A reason that comes later waits for the next arming.
-        let events = match self.reasons.is_empty() {
-            true => events,
-            false => Events::empty(),
-        };
-        *entry = Packet::Reported(self.arming, events).of_slot(entry.completion_key);
+        self.state = State::Dequeued;
+        *entry = Packet::Reported(self.arming, shown).of_slot(entry.completion_key);
         Seen::Event
     }
 
-    /// Arm it once more, by a new number: what was armed by the one before was dequeued, or claimed.
+    /// Arm it once more, by a new number: what was armed by the one before was dequeued.
     fn arm_again(&mut self) -> Seen {
         self.arming = self.arming.next();
-        self.is_enabled = true;
         Seen::Arm(self.arming, self.filter)
     }
 
     /// Take what a packet is for, with the reason that it is to be reported for, if it was interrupted.
     #[inline(always)]
     pub(in crate::owned) fn take(&mut self, entry: &Entry) -> Option<(V, Option<Reasons>)> {
-        if entry.overlapped != overlapped(self.arming, self.is_reported) {
+        if entry.overlapped != overlapped(self.arming, self.state != State::Enabled) {
             return None;
         }
         let value = self.armed.take()?;
-        self.is_reported = false;
         // What was left was of an earlier arming.
         self.was_left = false;
         let mut reason = None;
-        if self.is_interrupted || entry.transferred == 0 {
+        if entry.transferred == 0 {
             reason = self.reasons.take_first();
             self.leave();
         }
         Some((value, reason))
     }
 
-    /// Take it, unless its event was dequeued.
+    /// Take it, unless a thread has dequeued what reports it. `claim`: disable this arming beneath. False if its event was
+    /// dequeued.
     pub(in crate::owned) fn take_out(&mut self, claim: impl FnOnce(Arming) -> bool) -> Option<V> {
-        match self.is_armed() && self.claim(claim) {
-            true => self.take_armed(),
-            false => None,
+        match self.is_armed() && !claim(self.arming) {
+            true => None,
+            false => self.take_back(),
         }
     }
 
     /// Take it, whatever becomes of its packets, unless a thread has looked.
-    pub(in crate::owned) fn take_armed(&mut self) -> Option<V> {
-        if self.is_reported {
+    pub(in crate::owned) fn take_back(&mut self) -> Option<V> {
+        if self.state == State::Dequeued {
             return None;
         }
-        let value = self.armed.take();
+        let value = self.armed.take()?;
         self.leave();
-        value
+        Some(value)
     }
 
     /// Take it, as the port is closed.
@@ -294,18 +269,26 @@ impl<V> Record<V> {
 mod tests {
     use super::*;
 
+    const DRAINED: Wish = Wish {
+        is_drained: true,
+        ..Wish::of(EventFilter::IN)
+    };
+
     /// Nobody has dequeued its event.
     fn look(record: &mut Record<u8>, event: &mut Entry) -> Seen {
-        record.look(event, |_| true, |_| true)
+        record.look(event, |_| true)
     }
 
-    fn interrupt(record: &mut Record<u8>, reason: Reasons) -> bool {
-        record.interrupt(reason, |_| false)
+    /// The packet that is posted, if there is one.
+    fn interrupt(record: &mut Record<u8>, reason: Reasons) -> Option<Entry> {
+        let arming = record.interrupt(reason)?;
+        record.posted();
+        Some(Packet::Reported(arming, Events::empty()).of_slot(1))
     }
 
     fn armed(record: &mut Record<u8>) -> Arming {
         let mut number = Arming::default();
-        let put = record.put(7, EventFilter::IN, false, |arming, _| {
+        let put = record.put(7, &Wish::of(EventFilter::IN), |arming, _| {
             number = arming;
             Ok::<_, ()>(())
         });
@@ -317,7 +300,7 @@ mod tests {
     fn a_packet_of_an_earlier_arming_is_out_of_date() {
         let mut record = Record::default();
         let first = armed(&mut record);
-        assert_eq!(record.take_armed(), Some(7));
+        assert_eq!(record.take_back(), Some(7));
         let second = armed(&mut record);
         let packet = |arming| Packet::Ready(arming, Events::IN).of_slot(1);
         assert_eq!(look(&mut record, &mut packet(first)), Seen::Nothing);
@@ -332,30 +315,36 @@ mod tests {
     fn each_reason_is_reported_once_and_the_lowest_first() {
         let mut record = Record::default();
         armed(&mut record);
-        assert!(interrupt(&mut record, Reasons::CANCELLED));
+        let mut event = interrupt(&mut record, Reasons::CANCELLED).expect("it is armed");
         // One packet is enough.
-        assert!(!interrupt(&mut record, Reasons::DRAINING));
+        assert!(interrupt(&mut record, Reasons::DRAINING).is_none());
         for reason in [Reasons::DRAINING, Reasons::CANCELLED] {
-            let mut event = Packet::Look.of_slot(1);
             assert_eq!(look(&mut record, &mut event), Seen::Event);
             assert_eq!(record.take(&event), Some((7, Some(reason))));
             if reason == Reasons::DRAINING {
-                let put = record.put(7, EventFilter::IN, true, |_, _| Ok::<_, ()>(()));
-                assert_eq!(put, Ok(Put::Look));
+                event = put_interrupted(&mut record);
             }
         }
         armed(&mut record);
+    }
+
+    fn put_interrupted(record: &mut Record<u8>) -> Entry {
+        let put = record.put(7, &DRAINED, |_, _| Ok::<_, ()>(()));
+        let Ok(Put::Report(arming)) = put else {
+            panic!("{put:?}")
+        };
+        record.posted();
+        Packet::Reported(arming, Events::empty()).of_slot(1)
     }
 
     #[test]
     fn a_connection_that_is_adopted_while_its_port_begins_to_drain_drains_once() {
         let mut record = Record::default();
         armed(&mut record);
-        assert!(interrupt(&mut record, Reasons::DRAINING));
-        let mut event = Packet::Look.of_slot(1);
+        let mut event = interrupt(&mut record, Reasons::DRAINING).expect("it is armed");
         assert_eq!(look(&mut record, &mut event), Seen::Event);
         assert_eq!(record.take(&event), Some((7, Some(Reasons::DRAINING))));
-        assert!(!interrupt(&mut record, Reasons::DRAINING));
+        assert!(interrupt(&mut record, Reasons::DRAINING).is_none());
         armed(&mut record);
     }
 
@@ -368,25 +357,40 @@ mod tests {
             if is_looked_at {
                 assert_eq!(look(&mut record, &mut event), Seen::Event);
             }
-            assert!(!record.interrupt(Reasons::CANCELLED, |_| true));
-            let mut packet = Packet::Look.of_slot(1);
-            let seen = record.look(&mut packet, |_| false, |_| true);
-            assert_eq!(seen, Seen::Nothing);
+            // The port beneath says that it was dequeued.
+            let to_claim = record.interrupt(Reasons::CANCELLED);
+            assert_eq!(to_claim, (!is_looked_at).then_some(arming));
             assert_eq!(record.take(&event), Some((7, None)));
-            let put = record.put(7, EventFilter::IN, true, |_, _| Ok::<_, ()>(()));
-            assert_eq!(put, Ok(Put::Look));
+            let mut event = put_interrupted(&mut record);
+            assert_eq!(look(&mut record, &mut event), Seen::Event);
+            assert_eq!(record.take(&event), Some((7, Some(Reasons::CANCELLED))));
         }
     }
 
     #[test]
+    fn what_is_interrupted_can_be_taken_out_until_that_is_dequeued() {
+        for is_looked_at in [false, true] {
+            let mut record = Record::default();
+            armed(&mut record);
+            let mut event = interrupt(&mut record, Reasons::CANCELLED).expect("it is armed");
+            if is_looked_at {
+                assert_eq!(look(&mut record, &mut event), Seen::Event);
+            }
+            let taken = record.take_out(|_| unreachable!("it is disabled"));
+            assert_eq!(taken, (!is_looked_at).then_some(7));
+            assert_eq!(record.take(&event).is_some(), is_looked_at);
+        }
+    }
+
+    /// From a port that knows no armings, and so cannot disable them.
+    #[test]
     fn what_is_dequeued_after_an_interruption_is_reported_for_that() {
         let mut record = Record::default();
-        let arming = armed(&mut record);
-        assert!(interrupt(&mut record, Reasons::CANCELLED));
-        let mut packet = Packet::Look.of_slot(1);
-        let seen = record.look(&mut packet, |_| false, |_| true);
-        assert_eq!(seen, Seen::Nothing, "another one has the event");
-        let event = Packet::Ready(arming, Events::IN).of_slot(1);
+        armed(&mut record);
+        let mut event = interrupt(&mut record, Reasons::CANCELLED).expect("it is armed");
+        let mut late = Entry::notification(1, Events::IN);
+        assert_eq!(look(&mut record, &mut late), Seen::Nothing);
+        assert_eq!(look(&mut record, &mut event), Seen::Event);
         let taken = record.take(&event);
         assert_eq!(taken, Some((7, Some(Reasons::CANCELLED))));
         armed(&mut record);
@@ -398,14 +402,14 @@ mod tests {
         for is_left in [true, false] {
             let arming = armed(&mut record);
             if is_left {
-                record.take_armed();
+                record.take_back();
             } else {
                 let mut event = Packet::Ready(arming, Events::IN).of_slot(1);
                 assert_eq!(look(&mut record, &mut event), Seen::Event);
                 record.take(&event);
             }
             let mut was_drained = None;
-            let put = record.put(7, EventFilter::IN, true, |_, is_drained| {
+            let put = record.put(7, &DRAINED, |_, is_drained| {
                 was_drained = Some(is_drained);
                 Ok::<_, ()>(())
             });

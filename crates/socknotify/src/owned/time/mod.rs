@@ -1,4 +1,0 @@
-//! Deadlines of connections, and timers of the port.
-
-pub(super) mod deadlines;
-pub(super) mod timers;
