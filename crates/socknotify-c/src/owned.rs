@@ -344,9 +344,10 @@ pub unsafe extern "C" fn sn_owned_adopt(
             // SAFETY: it is the caller's, and open, for the port has adopted it.
             _socket: unsafe { OwnedFd::from_raw_fd(descriptor) },
         };
-        lock(&owner.entries).insert(handle, entry);
+        // Before others find it: who closes the port has its last event come.
         // SAFETY: it is not null, and the caller vouches for the rest.
         unsafe { place.write_unaligned(handle) };
+        lock(&owner.entries).insert(handle, entry);
         Ok(())
     })
 }
@@ -469,10 +470,41 @@ pub unsafe extern "C" fn sn_owned_post(
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
     use std::sync::mpsc;
     use std::thread;
 
     use super::*;
+
+    /// Its handle may be written to what its pointer refers to, which is freed in its last event.
+    #[test]
+    fn who_finds_a_connection_finds_its_handle_written() {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        static HANDLE: AtomicU64 = AtomicU64::new(0);
+        let mut port = ptr::null_mut();
+        // SAFETY: there is room for the port.
+        assert_eq!(unsafe { sn_owned_create(1, 0, &mut port) }, code::SUCCESS);
+        let owner = OWNERS.pin(handle(port).expect("a handle")).expect("open");
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let descriptor = ours.into_raw_fd();
+        // A thread that closes the port is faster.
+        let closing = lock(&owner.entries);
+        let number = port.addr();
+        let adopting = thread::spawn(move || {
+            let port = ptr::without_provenance_mut(number);
+            // SAFETY: it is given away, and there is room for the handle.
+            unsafe { sn_owned_adopt(port, descriptor, ptr::null_mut(), HANDLE.as_ptr()) }
+        });
+        let begin = Instant::now();
+        while HANDLE.load(Ordering::Relaxed) == 0 {
+            assert!(begin.elapsed() < PATIENCE, "it is not written");
+            thread::yield_now();
+        }
+        drop(closing);
+        assert_eq!(adopting.join().ok(), Some(code::SUCCESS));
+        assert_eq!(sn_owned_close(port), code::SUCCESS);
+    }
 
     /// Its handle may be written to what its pointer refers to, which is freed in its event.
     #[test]
