@@ -241,6 +241,12 @@ fn handle(port: *mut c_void) -> Result<Handle, Code> {
     Handle::from_number(!port.addr()).ok_or(code::INVALID_HANDLE)
 }
 
+/// Why a port does not adopt: because of the socket, because of the port, or for a reason of the system's own.
+fn refusal(reason: io::Error) -> Code {
+    let reason = reason.downcast().map(RegistrationError::code);
+    reason.unwrap_or_else(|reason| reason.downcast().map_or(code::GEN_FAILURE, Error::code))
+}
+
 /// Run the body of a function, with a port of this process.
 fn on(port: *mut c_void, body: impl FnOnce(&Arc<Owner>) -> Result<(), Code>) -> u32 {
     entry_point(|| {
@@ -332,10 +338,8 @@ pub unsafe extern "C" fn sn_owned_adopt(
             filter: EventFilter::NONE,
             until: None,
         };
-        let held = owner.port.adopt(connection).map_err(|refused| {
-            let reason = io::Error::from(refused).downcast();
-            reason.map_or(code::ABANDONED_WAIT, RegistrationError::code)
-        })?;
+        let held = owner.port.adopt(connection);
+        let held = held.map_err(|refused| refusal(refused.into()))?;
         let entry = Entry {
             sender: held.outbox.sender(&held),
             user: user.expose_provenance(),
@@ -476,6 +480,19 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    /// Else a program takes the port for closed.
+    #[test]
+    fn a_connection_is_refused_with_the_code_of_the_reason() {
+        for (reason, code) in [
+            (RegistrationError::NotASocket.into(), code::NOT_A_SOCKET),
+            (RegistrationError::Os(libc::EPERM).into(), code::GEN_FAILURE),
+            (Error::OutOfMemory.into(), code::NOT_ENOUGH_MEMORY),
+            (Error::Closed.into(), code::ABANDONED_WAIT),
+        ] {
+            assert_eq!(refusal(reason), code);
+        }
+    }
 
     /// Its handle may be written to what its pointer refers to, which is freed in its last event.
     #[test]
