@@ -296,6 +296,7 @@ pub extern "C" fn sn_owned_close(port: *mut c_void) -> u32 {
     on(port, |owner| {
         OWNERS.remove(handle(port)?).ok_or(code::INVALID_HANDLE)?;
         owner.port.close();
+        let _ = Thread::with(|thread| Ok(thread.worker.take_if(|(of, _)| *of == port)));
         // Dropped without the lock, which connections take then.
         let mut entries = lock(&owner.entries);
         let held: Vec<_> = entries.values_mut().map(|it| it.held.take()).collect();
@@ -373,7 +374,11 @@ pub unsafe extern "C" fn sn_owned_next(
             thread.worker.take_if(|(of, _)| *of != port);
             let make = || (port, owner.port.worker(1));
             let (_, worker) = thread.worker.get_or_insert_with(make);
-            owner.next(worker, timeout(timeout_ms))
+            let next = owner.next(worker, timeout(timeout_ms));
+            // It would keep the descriptors of the port open as long as this thread runs.
+            let is_over = next.is_err_and(|code| code == code::ABANDONED_WAIT);
+            thread.worker.take_if(|_| is_over);
+            next
         })?;
         // SAFETY: it is not null, and the caller vouches for the rest.
         unsafe { place.write_unaligned(event) };

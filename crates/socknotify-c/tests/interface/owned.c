@@ -545,6 +545,49 @@ static void draining_leads_to_the_last_event_whoever_ends_the_connection(void) {
     }
 }
 
+static int count_descriptors(void) {
+    enum { MORE_THAN_ARE_OPEN = 256 };
+    int count = 0;
+    for (int descriptor = 0; descriptor < MORE_THAN_ARE_OPEN; descriptor += 1) {
+        count += fcntl(descriptor, F_GETFD) >= 0;
+    }
+    return count;
+}
+
+static void *close_port(void *context) {
+    (void)context;
+    CHECK_EQ(sn_owned_close(port), SN_SUCCESS);
+    return NULL;
+}
+
+static void run(void *(*start)(void *)) {
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, start, NULL), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
+static void *take_from_ports_that_end(void *context) {
+    sn_owned_event event;
+    (void)context;
+    int before = count_descriptors();
+    begin(LIMIT);
+    nothing_comes();
+    close_port(NULL);
+    CHECK_EQ(count_descriptors(), before);
+    /* It sees the end, and another thread closes. */
+    begin(LIMIT);
+    CHECK_EQ(sn_owned_drain(port, 0), SN_SUCCESS);
+    CHECK_EQ(sn_owned_next(port, &event, PATIENCE), SN_ABANDONED_WAIT);
+    run(close_port);
+    CHECK_EQ(count_descriptors(), before);
+    return NULL;
+}
+
+/* Though the thread that took its events goes on. */
+static void a_port_that_was_closed_has_no_descriptors(void) {
+    run(take_from_ports_that_end);
+}
+
 static atomic_long waiter;
 
 static void *wait_for_the_end(void *context) {
@@ -709,6 +752,7 @@ int main(void) {
     at_the_end_each_connection_has_its_last_event();
     draining_leads_to_the_last_event_whoever_ends_the_connection();
     closing_ends_waits_and_closes_what_the_port_owns();
+    a_port_that_was_closed_has_no_descriptors();
     many_threads_agree();
     port = first;
     finish();
