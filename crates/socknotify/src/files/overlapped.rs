@@ -137,8 +137,11 @@ impl Operations {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        // SAFETY: by the promise.
-        let offset = unsafe { (*overlapped).offset() };
+        let offset = match kind {
+            Kind::SyncAll | Kind::SyncData => 0,
+            // SAFETY: by the promise.
+            _ => unsafe { (*overlapped).offset() },
+        };
         let length = u32::try_from(memory.length).ok();
         let is_possible = i64::try_from(offset).is_ok() && memory.parts <= i32::MAX as usize;
         let Some(length) = length.filter(|&length| length <= MOST && is_possible) else {
