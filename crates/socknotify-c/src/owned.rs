@@ -178,10 +178,11 @@ impl Owner {
                 return Ok(event);
             }
         }
+        // Who has posted a message has its handle before its event comes; and nobody finds nothing left before all is there.
+        let mut timers = lock(&self.timers);
         // What was armed is dropped, and so told.
         let messages = self.port.close().take_messages();
-        // Who has posted one of these has its handle before its event comes, as any other.
-        lock(&self.timers).clear();
+        timers.clear();
         let mut left = lock(&self.left);
         left.extend(messages);
         left.pop_front().ok_or(code::ABANDONED_WAIT)

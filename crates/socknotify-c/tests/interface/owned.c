@@ -545,6 +545,50 @@ static void draining_leads_to_the_last_event_whoever_ends_the_connection(void) {
     }
 }
 
+enum { ENDING = 4, LEFT = 40 };
+
+static atomic_int has_ended, after_the_end;
+
+static void *take_what_is_left(void *context) {
+    sn_owned_event event;
+    uint32_t outcome;
+    (void)context;
+    while ((outcome = sn_owned_next(port, &event, PATIENCE)) == SN_SUCCESS) {
+        if (event.kind == SN_OWNED_CLOSED) {
+            atomic_fetch_add(&after_the_end, atomic_load(&has_ended));
+            close(((struct peer *)event.user)->theirs);
+            free(event.user);
+        } else {
+            arm(event.user, IN, SN_INFINITE);
+        }
+    }
+    CHECK_EQ(outcome, SN_ABANDONED_WAIT);
+    atomic_store(&has_ended, 1);
+    return NULL;
+}
+
+/* While another one is about to have it. One that has taken an event already may have that, and then close what it armed for it. */
+static void no_thread_is_told_of_the_end_before_what_is_left(void) {
+    for (int round = 0; round < 50; round += 1) {
+        pthread_t threads[ENDING];
+        begin(LIMIT);
+        atomic_store(&has_ended, 0);
+        atomic_store(&after_the_end, 0);
+        for (int index = 0; index < LEFT; index += 1) {
+            arm(adopt(), IN, SN_INFINITE);
+        }
+        for (int index = 0; index < ENDING; index += 1) {
+            CHECK_EQ(pthread_create(&threads[index], NULL, take_what_is_left, NULL), 0);
+        }
+        CHECK_EQ(sn_owned_drain(port, 0), SN_SUCCESS);
+        for (int index = 0; index < ENDING; index += 1) {
+            CHECK_EQ(pthread_join(threads[index], NULL), 0);
+        }
+        CHECK_EQ(after_the_end <= 2 * (ENDING - 1), 1);
+        CHECK_EQ(sn_owned_close(port), SN_SUCCESS);
+    }
+}
+
 static int count_descriptors(void) {
     enum { MORE_THAN_ARE_OPEN = 256 };
     int count = 0;
@@ -751,6 +795,7 @@ int main(void) {
     draining_reports_each_connection_once_and_then_all_end();
     at_the_end_each_connection_has_its_last_event();
     draining_leads_to_the_last_event_whoever_ends_the_connection();
+    no_thread_is_told_of_the_end_before_what_is_left();
     closing_ends_waits_and_closes_what_the_port_owns();
     a_port_that_was_closed_has_no_descriptors();
     many_threads_agree();
