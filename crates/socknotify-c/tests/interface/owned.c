@@ -506,6 +506,7 @@ static void at_the_end_each_connection_has_its_last_event(void) {
     for (int index = 0; index < PEERS; index += 3) {
         struct peer *peer = peers[index];
         is_open(peer->ours, 1);
+        CHECK_EQ(send(peer->ours, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE, 1);
         uint32_t done = index % 2 == 0 ? sn_owned_end(port, peer->handle) : sn_owned_arm(port, peer->handle, IN, 0);
         CHECK_EQ(done, SN_SUCCESS);
         next_is(SN_OWNED_CLOSED, peer, 0);
