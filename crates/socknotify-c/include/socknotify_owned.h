@@ -157,6 +157,15 @@ uint32_t sn_owned_cancel(sn_owned_port port, uint64_t handle);
 uint32_t sn_owned_send(sn_owned_port port, uint64_t handle, const void *bytes, size_t length);
 
 /*
+ * How many bytes of what sn_owned_send() was given wait in a connection's queue, whoever has it. The system has the others: it
+ * may not have sent them, nor the peer received them.
+ *
+ * So leave out what a slow peer would get too late. And if fewer wait in SN_OWNED_TIMED_OUT than when the connection was armed,
+ * its peer reads, and may be given more time. SN_NOT_FOUND if the connection is closed.
+ */
+uint32_t sn_owned_queued(sn_owned_port port, uint64_t handle, size_t *bytes);
+
+/*
  * Send a message to one thread, after this time: a timer.
  *
  * It comes as SN_OWNED_MESSAGE, with `*handle`, by which sn_owned_cancel() cancels it: never earlier, and up to some

@@ -451,6 +451,22 @@ pub unsafe extern "C" fn sn_owned_send(
     })
 }
 
+/// How many bytes wait to be sent.
+///
+/// # Safety
+///
+/// `bytes` is null or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_owned_queued(port: *mut c_void, handle: u64, bytes: *mut usize) -> u32 {
+    on(port, |owner| {
+        let place = out(bytes)?;
+        let room = owner.with(handle, |entry| Some(entry.sender.room()))?;
+        // SAFETY: it is not null, and the caller vouches for the rest.
+        unsafe { place.write_unaligned(owner.limit - room) };
+        Ok(())
+    })
+}
+
 /// Send a message to a thread, after this time.
 ///
 /// # Safety

@@ -60,6 +60,12 @@ static void next_is(uint32_t kind, struct peer *peer, uint32_t events) {
     CHECK_EQ(event.events, events);
 }
 
+static void are_queued(struct peer *peer, size_t count) {
+    size_t bytes = count + 1;
+    CHECK_EQ(sn_owned_queued(port, peer->handle, &bytes), SN_SUCCESS);
+    CHECK_EQ(bytes, count);
+}
+
 static void nothing_comes(void) {
     sn_owned_event event;
     CHECK_EQ(sn_owned_next(port, &event, QUIET), SN_TIMEOUT);
@@ -70,6 +76,8 @@ static void is_gone(uint64_t handle) {
     CHECK_EQ(sn_owned_end(port, handle), SN_NOT_FOUND);
     CHECK_EQ(sn_owned_cancel(port, handle), SN_NOT_FOUND);
     CHECK_EQ(sn_owned_send(port, handle, "x", 1), SN_NOT_FOUND);
+    size_t bytes;
+    CHECK_EQ(sn_owned_queued(port, handle, &bytes), SN_NOT_FOUND);
 }
 
 static void is_open(int descriptor, int is) {
@@ -213,7 +221,9 @@ static void what_is_sent_arrives_in_order_and_no_event_tells_of_it(void) {
     /* The program has it: it is sent when it is armed. */
     CHECK_EQ(sn_owned_send(port, peer->handle, bytes, 500), SN_SUCCESS);
     CHECK_EQ(sn_owned_send(port, peer->handle, bytes, 0), SN_SUCCESS);
+    are_queued(peer, 500);
     arm(peer, IN, SN_INFINITE);
+    are_queued(peer, 0);
     CHECK_EQ(recv(peer->theirs, bytes, 1, MSG_DONTWAIT | MSG_PEEK), 1);
     receive(peer, 0, 500);
     /* It waits. */
@@ -255,6 +265,10 @@ static void a_queue_that_is_full_takes_all_or_nothing(void) {
     }
     CHECK_EQ(outcome, SN_WOULD_BLOCK);
     CHECK_EQ(sent > LIMIT - PIECE, 1);
+    /* The rest is in the socket. */
+    size_t waiting;
+    CHECK_EQ(sn_owned_queued(port, peer->handle, &waiting), SN_SUCCESS);
+    CHECK_EQ(waiting > LIMIT - PIECE && waiting <= LIMIT && waiting < sent, 1);
     /* Neither event tells of the queue: IN does not hold, and OUT not before all is sent. */
     CHECK_EQ(sn_owned_cancel(port, peer->handle), SN_SUCCESS);
     next_is(SN_OWNED_CANCELLED, peer, 0);
@@ -279,6 +293,7 @@ static void a_queue_that_is_full_takes_all_or_nothing(void) {
     }
     CHECK_EQ(event.kind, SN_OWNED_READY);
     CHECK_EQ(event.events, OUT);
+    are_queued(peer, 0);
     receive(peer, received, sent - received);
     CHECK_EQ(recv(peer->theirs, bytes, 1, MSG_DONTWAIT), (unsigned long)-1);
     end(peer);
@@ -398,6 +413,8 @@ static void every_call_fails(sn_owned_port wrong) {
     CHECK_EQ(sn_owned_end(wrong, 1), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_cancel(wrong, 1), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_send(wrong, 1, "x", 1), SN_INVALID_HANDLE);
+    size_t bytes;
+    CHECK_EQ(sn_owned_queued(wrong, 1, &bytes), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_post(wrong, NULL, 0, &handle), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_next(wrong, &event, 0), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_close(wrong), SN_INVALID_HANDLE);
@@ -416,6 +433,7 @@ static void a_port_is_of_one_kind(void) {
     every_call_fails((sn_owned_port)(void *)&handle);
     CHECK_EQ(sn_owned_create(0, 0, NULL), SN_INVALID_PARAMETER);
     CHECK_EQ(sn_owned_next(port, NULL, 0), SN_INVALID_PARAMETER);
+    CHECK_EQ(sn_owned_queued(port, 0, NULL), SN_INVALID_PARAMETER);
     CHECK_EQ(sn_owned_post(port, NULL, 0, NULL), SN_INVALID_PARAMETER);
 }
 
