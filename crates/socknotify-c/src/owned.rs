@@ -253,7 +253,8 @@ fn on(port: *mut c_void, body: impl FnOnce(&Arc<Owner>) -> Result<(), Code>) -> 
     entry_point(|| {
         let owner = OWNERS.pin(handle(port)?);
         let owner = owner.filter(|owner| owner.process.is_this());
-        body(&*owner.ok_or(code::INVALID_HANDLE)?)
+        let owner = owner.ok_or(code::INVALID_HANDLE);
+        body(&*owner.inspect_err(|_| Thread::forget_worker(port))?)
     })
 }
 
@@ -297,7 +298,7 @@ pub extern "C" fn sn_owned_close(port: *mut c_void) -> u32 {
     on(port, |owner| {
         OWNERS.remove(handle(port)?).ok_or(code::INVALID_HANDLE)?;
         owner.port.close();
-        let _ = Thread::with(|thread| Ok(thread.worker.take_if(|(of, _)| *of == port)));
+        Thread::forget_worker(port);
         // Dropped without the lock, which connections take then.
         let mut entries = lock(&owner.entries);
         let held: Vec<_> = entries.values_mut().map(|it| it.held.take()).collect();
@@ -376,9 +377,10 @@ pub unsafe extern "C" fn sn_owned_next(
             let make = || (port, owner.port.worker(1));
             let (_, worker) = thread.worker.get_or_insert_with(make);
             let next = owner.next(worker, timeout(timeout_ms));
-            // It would keep the descriptors of the port open as long as this thread runs.
-            let is_over = next.is_err_and(|code| code == code::ABANDONED_WAIT);
-            thread.worker.take_if(|_| is_over);
+            if next.is_err_and(|code| code == code::ABANDONED_WAIT) {
+                // As if it was closed, which it may be next.
+                thread.worker = None;
+            }
             next
         })?;
         // SAFETY: it is not null, and the caller vouches for the rest.

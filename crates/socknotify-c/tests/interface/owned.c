@@ -637,6 +637,12 @@ static void *take_from_ports_that_end(void *context) {
     nothing_comes();
     close_port(NULL);
     CHECK_EQ(count_descriptors(), before);
+    /* Another thread closes, and it finds that out. */
+    begin(LIMIT);
+    nothing_comes();
+    run(close_port);
+    CHECK_EQ(sn_owned_next(port, &event, PATIENCE), SN_INVALID_HANDLE);
+    CHECK_EQ(count_descriptors(), before);
     /* It sees the end, and another thread closes. */
     begin(LIMIT);
     CHECK_EQ(sn_owned_drain(port, 0), SN_SUCCESS);
