@@ -13,6 +13,7 @@
 
 #include "traffic.h"
 
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <set>
@@ -25,8 +26,11 @@ static const uint32_t OUT = SOCK_NOTIFY_REGISTER_EVENT_OUT;
 static const uint32_t IDLE_MS = 300000, LEAVE_MS = 2000, GRACE_MS = 5000;
 static const size_t LONGEST_LINE = 4096, QUEUE = 256 * 1024;
 
+typedef std::chrono::steady_clock Clock;
+
 struct Peer {
     enum { LISTENS, TALKS, IS_SENT_THE_REST, LEAVES } state;
+    Clock::time_point leaves_by;
     int fd;
     uint64_t handle;
     std::string line, room;
@@ -109,6 +113,7 @@ class Server {
                 enter(peer, "");
                 send_to(peer.handle, "* bye\n");
                 peer.state = Peer::IS_SENT_THE_REST;
+                peer.leaves_by = Clock::now() + std::chrono::milliseconds(LEAVE_MS);
             }
             return sn_owned_arm(port, peer.handle, stays ? IN : OUT, stays ? IDLE_MS : LEAVE_MS) == SN_SUCCESS;
         }
@@ -125,7 +130,9 @@ class Server {
         if (leaves && recv(peer.fd, rest, sizeof rest, 0) == 0) {
             return false;
         }
-        return sn_owned_arm(port, peer.handle, leaves ? IN : OUT, LEAVE_MS) == SN_SUCCESS;
+        /* Whatever it still says, it does not stay. */
+        auto left = std::chrono::duration_cast<std::chrono::milliseconds>(peer.leaves_by - Clock::now()).count();
+        return left > 0 && sn_owned_arm(port, peer.handle, leaves ? IN : OUT, static_cast<uint32_t>(left)) == SN_SUCCESS;
     }
 
     /* Receive once, so that others get their turn. False at the end. */
@@ -225,7 +232,8 @@ int main(int argc, char **argv) {
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGINT);
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* in all threads: main waits for them */
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    int listener = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* it may be started again at once */
     sockaddr_in address = bind_to_port(listener, argc > 1 ? atoi(argv[1]) : 0);
     require(listen(listener, 128) == 0, "listen");
     Server server(listener);

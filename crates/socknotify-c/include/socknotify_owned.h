@@ -81,7 +81,8 @@ uint32_t sn_owned_close(sn_owned_port port);
  *
  * Each connection is reported as SN_OWNED_DRAINING: at once if it is armed, otherwise when it is armed next. Finish what is to
  * be finished, and end it. When the last one is closed, or the time has passed, the port is at its end: connections that are
- * armed are closed, and those that the program has are closed when it arms or ends them. Then sn_owned_next() returns the
+ * armed are closed, and those that the program has are closed when it arms or ends them. They are shut down at once, so that no
+ * thread waits for their peers: a send of your own raises SIGPIPE unless it has MSG_NOSIGNAL. Then sn_owned_next() returns the
  * events that are left, and after them SN_ABANDONED_WAIT. Time 0 ends it at once. A second call with a shorter time takes
  * effect.
  *
@@ -156,19 +157,29 @@ uint32_t sn_owned_cancel(sn_owned_port port, uint64_t handle);
 uint32_t sn_owned_send(sn_owned_port port, uint64_t handle, const void *bytes, size_t length);
 
 /*
+ * How many bytes of what sn_owned_send() was given wait in a connection's queue, whoever has it. The system has the others: it
+ * may not have sent them, nor the peer received them.
+ *
+ * So leave out what a slow peer would get too late. And if fewer wait in SN_OWNED_TIMED_OUT than when the connection was armed,
+ * its peer reads, and may be given more time. SN_NOT_FOUND if the connection is closed.
+ */
+uint32_t sn_owned_queued(sn_owned_port port, uint64_t handle, size_t *bytes);
+
+/*
  * Send a message to one thread, after this time: a timer.
  *
  * It comes as SN_OWNED_MESSAGE, with `*handle`, by which sn_owned_cancel() cancels it: never earlier, and up to some
- * milliseconds later, also with time 0. It comes once: post it again in its event. It costs no descriptor. What has not come when sn_owned_next() returns
- * SN_ABANDONED_WAIT does not come: its pointer is the program's.
+ * milliseconds later, also with time 0. It comes once: post it again in its event. It costs no descriptor. What has not come when
+ * each thread that takes events has had SN_ABANDONED_WAIT does not come: its pointer is the program's.
  */
 uint32_t sn_owned_post(sn_owned_port port, void *user, uint32_t after_ms, uint64_t *handle);
 
 /*
  * Take the next event, and wait for it up to this time. SN_TIMEOUT if none comes.
  *
- * SN_ABANDONED_WAIT if the port is at its end, and no event is left. A connection that the program still has is closed when it
- * arms or ends it, and the next call after that, by whichever thread, returns its SN_OWNED_CLOSED.
+ * SN_ABANDONED_WAIT if the port is at its end, and no event is left. Another thread may be about to return with one. A
+ * connection that the program still has is closed when it arms or ends it, and the next call after that, by whichever thread,
+ * returns its SN_OWNED_CLOSED.
  *
  * Any number of threads may wait. Each event goes to one. A thread that has taken one counts as one that runs until it calls
  * this again, as with sn_dequeue().

@@ -419,7 +419,7 @@ int last_error_is(uint32_t error) {
 }
 /* END */
 
-/* EXAMPLE sn_owned_create sn_owned_close sn_owned_drain sn_owned_adopt sn_owned_arm sn_owned_end sn_owned_cancel sn_owned_send sn_owned_post sn_owned_next */
+/* EXAMPLE sn_owned_create sn_owned_close sn_owned_drain sn_owned_adopt sn_owned_arm sn_owned_end sn_owned_cancel sn_owned_send sn_owned_queued sn_owned_post sn_owned_next */
 struct owned {
     int socket;
     uint64_t handle;
@@ -441,6 +441,7 @@ void echo(int socket) {
     while (sn_owned_next(port, &event, SN_INFINITE) == SN_SUCCESS) {
         char bytes[512];
         ssize_t length = 0;
+        size_t waiting = 0;
         if (event.kind == SN_OWNED_CLOSED) {
             free(event.user);
             sn_owned_cancel(port, hour);
@@ -455,8 +456,13 @@ void echo(int socket) {
             client = (struct owned *)event.user;
             length = recv(client->socket, bytes, sizeof bytes, MSG_DONTWAIT);
         }
-        if (length > 0 && sn_owned_send(port, event.handle, bytes, (size_t)length) == SN_SUCCESS) {
+        if (length > 0 ? sn_owned_send(port, event.handle, bytes, (size_t)length) == SN_SUCCESS
+                       : length < 0 && errno == EAGAIN /* a receive may find nothing */) {
             sn_owned_arm(port, event.handle, SOCK_NOTIFY_REGISTER_EVENT_IN, 60 * 1000);
+        } else if (event.events == SOCK_NOTIFY_EVENT_IN &&
+                   sn_owned_queued(port, event.handle, &waiting) == SN_SUCCESS && waiting > 0) {
+            /* It says no more, and is sent the rest. */
+            sn_owned_arm(port, event.handle, SOCK_NOTIFY_REGISTER_EVENT_OUT, 60 * 1000);
         } else {
             sn_owned_end(port, event.handle);
         }

@@ -178,10 +178,11 @@ impl Owner {
                 return Ok(event);
             }
         }
+        // Who has posted a message has its handle before its event comes; and nobody finds nothing left before all is there.
+        let mut timers = lock(&self.timers);
         // What was armed is dropped, and so told.
         let messages = self.port.close().take_messages();
-        // Who has posted one of these has its handle before its event comes, as any other.
-        lock(&self.timers).clear();
+        timers.clear();
         let mut left = lock(&self.left);
         left.extend(messages);
         left.pop_front().ok_or(code::ABANDONED_WAIT)
@@ -241,12 +242,19 @@ fn handle(port: *mut c_void) -> Result<Handle, Code> {
     Handle::from_number(!port.addr()).ok_or(code::INVALID_HANDLE)
 }
 
+/// Why a port does not adopt: because of the socket, because of the port, or for a reason of the system's own.
+fn refusal(reason: io::Error) -> Code {
+    let reason = reason.downcast().map(RegistrationError::code);
+    reason.unwrap_or_else(|reason| reason.downcast().map_or(code::GEN_FAILURE, Error::code))
+}
+
 /// Run the body of a function, with a port of this process.
 fn on(port: *mut c_void, body: impl FnOnce(&Arc<Owner>) -> Result<(), Code>) -> u32 {
     entry_point(|| {
         let owner = OWNERS.pin(handle(port)?);
         let owner = owner.filter(|owner| owner.process.is_this());
-        body(&*owner.ok_or(code::INVALID_HANDLE)?)
+        let owner = owner.ok_or(code::INVALID_HANDLE);
+        body(&*owner.inspect_err(|_| Thread::forget_worker(port))?)
     })
 }
 
@@ -290,6 +298,7 @@ pub extern "C" fn sn_owned_close(port: *mut c_void) -> u32 {
     on(port, |owner| {
         OWNERS.remove(handle(port)?).ok_or(code::INVALID_HANDLE)?;
         owner.port.close();
+        Thread::forget_worker(port);
         // Dropped without the lock, which connections take then.
         let mut entries = lock(&owner.entries);
         let held: Vec<_> = entries.values_mut().map(|it| it.held.take()).collect();
@@ -332,10 +341,8 @@ pub unsafe extern "C" fn sn_owned_adopt(
             filter: EventFilter::NONE,
             until: None,
         };
-        let held = owner.port.adopt(connection).map_err(|refused| {
-            let reason = io::Error::from(refused).downcast();
-            reason.map_or(code::ABANDONED_WAIT, RegistrationError::code)
-        })?;
+        let held = owner.port.adopt(connection);
+        let held = held.map_err(|refused| refusal(refused.into()))?;
         let entry = Entry {
             sender: held.outbox.sender(&held),
             user: user.expose_provenance(),
@@ -344,9 +351,10 @@ pub unsafe extern "C" fn sn_owned_adopt(
             // SAFETY: it is the caller's, and open, for the port has adopted it.
             _socket: unsafe { OwnedFd::from_raw_fd(descriptor) },
         };
-        lock(&owner.entries).insert(handle, entry);
+        // Before others find it: who closes the port has its last event come.
         // SAFETY: it is not null, and the caller vouches for the rest.
         unsafe { place.write_unaligned(handle) };
+        lock(&owner.entries).insert(handle, entry);
         Ok(())
     })
 }
@@ -368,7 +376,12 @@ pub unsafe extern "C" fn sn_owned_next(
             thread.worker.take_if(|(of, _)| *of != port);
             let make = || (port, owner.port.worker(1));
             let (_, worker) = thread.worker.get_or_insert_with(make);
-            owner.next(worker, timeout(timeout_ms))
+            let next = owner.next(worker, timeout(timeout_ms));
+            if next.is_err_and(|code| code == code::ABANDONED_WAIT) {
+                // As if it was closed, which it may be next.
+                thread.worker = None;
+            }
+            next
         })?;
         // SAFETY: it is not null, and the caller vouches for the rest.
         unsafe { place.write_unaligned(event) };
@@ -440,6 +453,22 @@ pub unsafe extern "C" fn sn_owned_send(
     })
 }
 
+/// How many bytes wait to be sent.
+///
+/// # Safety
+///
+/// `bytes` is null or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sn_owned_queued(port: *mut c_void, handle: u64, bytes: *mut usize) -> u32 {
+    on(port, |owner| {
+        let place = out(bytes)?;
+        let room = owner.with(handle, |entry| Some(entry.sender.room()))?;
+        // SAFETY: it is not null, and the caller vouches for the rest.
+        unsafe { place.write_unaligned(owner.limit - room) };
+        Ok(())
+    })
+}
+
 /// Send a message to a thread, after this time.
 ///
 /// # Safety
@@ -469,10 +498,54 @@ pub unsafe extern "C" fn sn_owned_post(
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
     use std::sync::mpsc;
     use std::thread;
 
     use super::*;
+
+    /// Else a program takes the port for closed.
+    #[test]
+    fn a_connection_is_refused_with_the_code_of_the_reason() {
+        for (reason, code) in [
+            (RegistrationError::NotASocket.into(), code::NOT_A_SOCKET),
+            (RegistrationError::Os(libc::EPERM).into(), code::GEN_FAILURE),
+            (Error::OutOfMemory.into(), code::NOT_ENOUGH_MEMORY),
+            (Error::Closed.into(), code::ABANDONED_WAIT),
+        ] {
+            assert_eq!(refusal(reason), code);
+        }
+    }
+
+    /// Its handle may be written to what its pointer refers to, which is freed in its last event.
+    #[test]
+    fn who_finds_a_connection_finds_its_handle_written() {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        static HANDLE: AtomicU64 = AtomicU64::new(0);
+        let mut port = ptr::null_mut();
+        // SAFETY: there is room for the port.
+        assert_eq!(unsafe { sn_owned_create(1, 0, &mut port) }, code::SUCCESS);
+        let owner = OWNERS.pin(handle(port).expect("a handle")).expect("open");
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let descriptor = ours.into_raw_fd();
+        // A thread that closes the port is faster.
+        let closing = lock(&owner.entries);
+        let number = port.addr();
+        let adopting = thread::spawn(move || {
+            let port = ptr::without_provenance_mut(number);
+            // SAFETY: it is given away, and there is room for the handle.
+            unsafe { sn_owned_adopt(port, descriptor, ptr::null_mut(), HANDLE.as_ptr()) }
+        });
+        let begin = Instant::now();
+        while HANDLE.load(Ordering::Relaxed) == 0 {
+            assert!(begin.elapsed() < PATIENCE, "it is not written");
+            thread::yield_now();
+        }
+        drop(closing);
+        assert_eq!(adopting.join().ok(), Some(code::SUCCESS));
+        assert_eq!(sn_owned_close(port), code::SUCCESS);
+    }
 
     /// Its handle may be written to what its pointer refers to, which is freed in its event.
     #[test]

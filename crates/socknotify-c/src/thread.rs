@@ -123,6 +123,16 @@ impl Thread {
         }
     }
 
+    /// It keeps nothing of an owning port that was closed: its descriptors would stay open.
+    #[cold]
+    pub(crate) fn forget_worker(port: *mut c_void) {
+        if let Some(mut thread) = Self::present() {
+            // SAFETY: only this thread has it, and no call runs within another one's.
+            let thread = unsafe { thread.as_mut() };
+            thread.worker.take_if(|(of, _)| *of == port);
+        }
+    }
+
     /// What became of one entry of the latest call with registrations. Success if there was no such entry.
     pub(crate) fn result(index: usize) -> Result<(), RegistrationError> {
         // SAFETY: only this thread has it, and no call runs within another one's.

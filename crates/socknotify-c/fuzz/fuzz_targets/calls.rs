@@ -35,7 +35,7 @@ use socknotify_c::files::{
 };
 use socknotify_c::owned::{
     OwnedEvent, sn_owned_adopt, sn_owned_arm, sn_owned_cancel, sn_owned_close, sn_owned_create,
-    sn_owned_drain, sn_owned_end, sn_owned_next, sn_owned_post, sn_owned_send,
+    sn_owned_drain, sn_owned_end, sn_owned_next, sn_owned_post, sn_owned_queued, sn_owned_send,
 };
 use socknotify_c::{
     code, sn_backend, sn_blocking, sn_close_port, sn_create_port, sn_create_port_on, sn_dequeue,
@@ -376,6 +376,7 @@ enum Owned {
     End(u8),
     Cancel(Result<u8, u64>),
     Send(u8, u8),
+    Queued(u8),
     Post(u8, u8),
     Next(bool),
     Nulls(u8),
@@ -742,6 +743,12 @@ impl World {
                 let outcome = unsafe { sn_owned_send(port, handle(index), first, length.into()) };
                 check("sn_owned_send", outcome);
             }
+            Owned::Queued(index) => {
+                let mut bytes = 0;
+                // SAFETY: `bytes` can be written to.
+                let outcome = unsafe { sn_owned_queued(port, handle(index), &mut bytes) };
+                check("sn_owned_queued", outcome);
+            }
             Owned::Post(index, after) => {
                 let user = as_pointer(usize::from(after));
                 // SAFETY: `made` can be written to.
@@ -772,6 +779,7 @@ impl World {
                         sn_owned_next(port, ptr::null_mut(), 0),
                         sn_owned_post(port, none, 0, ptr::null_mut()),
                         sn_owned_send(port, handle(index), ptr::null(), 1),
+                        sn_owned_queued(port, handle(index), ptr::null_mut()),
                     ]
                 };
                 let is_wrong = |it| [code::INVALID_PARAMETER, code::INVALID_HANDLE].contains(&it);

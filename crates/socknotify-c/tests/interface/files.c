@@ -108,9 +108,11 @@ static void vectors_and_errors(void) {
     CHECK(next(port, SN_SUCCESS, 6) == request);
     CHECK(sn_errno(&request->overlapped) == 0);
     for (int only_data = 0; only_data < 2; only_data += 1) {
+        request->overlapped.OffsetHigh = UINT32_MAX;
         CHECK(sn_sync(port, file, only_data, KEY, &request->overlapped) == SN_SUCCESS);
         CHECK(next(port, SN_SUCCESS, 0) == request);
     }
+    request->overlapped.OffsetHigh = 0;
     parts[0].iov_base = left;
     parts[1].iov_base = right;
     parts[1].iov_len = sizeof right;

@@ -60,6 +60,12 @@ static void next_is(uint32_t kind, struct peer *peer, uint32_t events) {
     CHECK_EQ(event.events, events);
 }
 
+static void are_queued(struct peer *peer, size_t count) {
+    size_t bytes = count + 1;
+    CHECK_EQ(sn_owned_queued(port, peer->handle, &bytes), SN_SUCCESS);
+    CHECK_EQ(bytes, count);
+}
+
 static void nothing_comes(void) {
     sn_owned_event event;
     CHECK_EQ(sn_owned_next(port, &event, QUIET), SN_TIMEOUT);
@@ -70,6 +76,8 @@ static void is_gone(uint64_t handle) {
     CHECK_EQ(sn_owned_end(port, handle), SN_NOT_FOUND);
     CHECK_EQ(sn_owned_cancel(port, handle), SN_NOT_FOUND);
     CHECK_EQ(sn_owned_send(port, handle, "x", 1), SN_NOT_FOUND);
+    size_t bytes;
+    CHECK_EQ(sn_owned_queued(port, handle, &bytes), SN_NOT_FOUND);
 }
 
 static void is_open(int descriptor, int is) {
@@ -213,7 +221,9 @@ static void what_is_sent_arrives_in_order_and_no_event_tells_of_it(void) {
     /* The program has it: it is sent when it is armed. */
     CHECK_EQ(sn_owned_send(port, peer->handle, bytes, 500), SN_SUCCESS);
     CHECK_EQ(sn_owned_send(port, peer->handle, bytes, 0), SN_SUCCESS);
+    are_queued(peer, 500);
     arm(peer, IN, SN_INFINITE);
+    are_queued(peer, 0);
     CHECK_EQ(recv(peer->theirs, bytes, 1, MSG_DONTWAIT | MSG_PEEK), 1);
     receive(peer, 0, 500);
     /* It waits. */
@@ -255,6 +265,10 @@ static void a_queue_that_is_full_takes_all_or_nothing(void) {
     }
     CHECK_EQ(outcome, SN_WOULD_BLOCK);
     CHECK_EQ(sent > LIMIT - PIECE, 1);
+    /* The rest is in the socket. */
+    size_t waiting;
+    CHECK_EQ(sn_owned_queued(port, peer->handle, &waiting), SN_SUCCESS);
+    CHECK_EQ(waiting > LIMIT - PIECE && waiting <= LIMIT && waiting < sent, 1);
     /* Neither event tells of the queue: IN does not hold, and OUT not before all is sent. */
     CHECK_EQ(sn_owned_cancel(port, peer->handle), SN_SUCCESS);
     next_is(SN_OWNED_CANCELLED, peer, 0);
@@ -279,6 +293,7 @@ static void a_queue_that_is_full_takes_all_or_nothing(void) {
     }
     CHECK_EQ(event.kind, SN_OWNED_READY);
     CHECK_EQ(event.events, OUT);
+    are_queued(peer, 0);
     receive(peer, received, sent - received);
     CHECK_EQ(recv(peer->theirs, bytes, 1, MSG_DONTWAIT), (unsigned long)-1);
     end(peer);
@@ -398,6 +413,8 @@ static void every_call_fails(sn_owned_port wrong) {
     CHECK_EQ(sn_owned_end(wrong, 1), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_cancel(wrong, 1), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_send(wrong, 1, "x", 1), SN_INVALID_HANDLE);
+    size_t bytes;
+    CHECK_EQ(sn_owned_queued(wrong, 1, &bytes), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_post(wrong, NULL, 0, &handle), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_next(wrong, &event, 0), SN_INVALID_HANDLE);
     CHECK_EQ(sn_owned_close(wrong), SN_INVALID_HANDLE);
@@ -416,6 +433,7 @@ static void a_port_is_of_one_kind(void) {
     every_call_fails((sn_owned_port)(void *)&handle);
     CHECK_EQ(sn_owned_create(0, 0, NULL), SN_INVALID_PARAMETER);
     CHECK_EQ(sn_owned_next(port, NULL, 0), SN_INVALID_PARAMETER);
+    CHECK_EQ(sn_owned_queued(port, 0, NULL), SN_INVALID_PARAMETER);
     CHECK_EQ(sn_owned_post(port, NULL, 0, NULL), SN_INVALID_PARAMETER);
 }
 
@@ -506,6 +524,7 @@ static void at_the_end_each_connection_has_its_last_event(void) {
     for (int index = 0; index < PEERS; index += 3) {
         struct peer *peer = peers[index];
         is_open(peer->ours, 1);
+        CHECK_EQ(send(peer->ours, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE, 1);
         uint32_t done = index % 2 == 0 ? sn_owned_end(port, peer->handle) : sn_owned_arm(port, peer->handle, IN, 0);
         CHECK_EQ(done, SN_SUCCESS);
         next_is(SN_OWNED_CLOSED, peer, 0);
@@ -543,6 +562,99 @@ static void draining_leads_to_the_last_event_whoever_ends_the_connection(void) {
         close(peer->theirs);
         free(peer);
     }
+}
+
+enum { ENDING = 4, LEFT = 40 };
+
+static atomic_int has_ended, after_the_end;
+
+static void *take_what_is_left(void *context) {
+    sn_owned_event event;
+    uint32_t outcome;
+    (void)context;
+    while ((outcome = sn_owned_next(port, &event, PATIENCE)) == SN_SUCCESS) {
+        if (event.kind == SN_OWNED_CLOSED) {
+            atomic_fetch_add(&after_the_end, atomic_load(&has_ended));
+            close(((struct peer *)event.user)->theirs);
+            free(event.user);
+        } else {
+            arm(event.user, IN, SN_INFINITE);
+        }
+    }
+    CHECK_EQ(outcome, SN_ABANDONED_WAIT);
+    atomic_store(&has_ended, 1);
+    return NULL;
+}
+
+/* While another one is about to have it. One that has taken an event already may have that, and then close what it armed for it. */
+static void no_thread_is_told_of_the_end_before_what_is_left(void) {
+    for (int round = 0; round < 50; round += 1) {
+        pthread_t threads[ENDING];
+        begin(LIMIT);
+        atomic_store(&has_ended, 0);
+        atomic_store(&after_the_end, 0);
+        for (int index = 0; index < LEFT; index += 1) {
+            arm(adopt(), IN, SN_INFINITE);
+        }
+        for (int index = 0; index < ENDING; index += 1) {
+            CHECK_EQ(pthread_create(&threads[index], NULL, take_what_is_left, NULL), 0);
+        }
+        CHECK_EQ(sn_owned_drain(port, 0), SN_SUCCESS);
+        for (int index = 0; index < ENDING; index += 1) {
+            CHECK_EQ(pthread_join(threads[index], NULL), 0);
+        }
+        CHECK_EQ(after_the_end <= 2 * (ENDING - 1), 1);
+        CHECK_EQ(sn_owned_close(port), SN_SUCCESS);
+    }
+}
+
+static int count_descriptors(void) {
+    enum { MORE_THAN_ARE_OPEN = 256 };
+    int count = 0;
+    for (int descriptor = 0; descriptor < MORE_THAN_ARE_OPEN; descriptor += 1) {
+        count += fcntl(descriptor, F_GETFD) >= 0;
+    }
+    return count;
+}
+
+static void *close_port(void *context) {
+    (void)context;
+    CHECK_EQ(sn_owned_close(port), SN_SUCCESS);
+    return NULL;
+}
+
+static void run(void *(*start)(void *)) {
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, start, NULL), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
+static void *take_from_ports_that_end(void *context) {
+    sn_owned_event event;
+    (void)context;
+    int before = count_descriptors();
+    begin(LIMIT);
+    nothing_comes();
+    close_port(NULL);
+    CHECK_EQ(count_descriptors(), before);
+    /* Another thread closes, and it finds that out. */
+    begin(LIMIT);
+    nothing_comes();
+    run(close_port);
+    CHECK_EQ(sn_owned_next(port, &event, PATIENCE), SN_INVALID_HANDLE);
+    CHECK_EQ(count_descriptors(), before);
+    /* It sees the end, and another thread closes. */
+    begin(LIMIT);
+    CHECK_EQ(sn_owned_drain(port, 0), SN_SUCCESS);
+    CHECK_EQ(sn_owned_next(port, &event, PATIENCE), SN_ABANDONED_WAIT);
+    run(close_port);
+    CHECK_EQ(count_descriptors(), before);
+    return NULL;
+}
+
+/* Though the thread that took its events goes on. */
+static void a_port_that_was_closed_has_no_descriptors(void) {
+    run(take_from_ports_that_end);
 }
 
 static atomic_long waiter;
@@ -708,7 +820,9 @@ int main(void) {
     draining_reports_each_connection_once_and_then_all_end();
     at_the_end_each_connection_has_its_last_event();
     draining_leads_to_the_last_event_whoever_ends_the_connection();
+    no_thread_is_told_of_the_end_before_what_is_left();
     closing_ends_waits_and_closes_what_the_port_owns();
+    a_port_that_was_closed_has_no_descriptors();
     many_threads_agree();
     port = first;
     finish();

@@ -135,8 +135,11 @@ impl Operations {
         completion_key: usize,
         overlapped: *mut Overlapped,
     ) -> Result<(), Error> {
-        // SAFETY: by the promise.
-        let offset = unsafe { (*overlapped).offset() };
+        let offset = match kind {
+            Kind::SyncAll | Kind::SyncData => 0,
+            // SAFETY: by the promise.
+            _ => unsafe { (*overlapped).offset() },
+        };
         let is_short = memory.length <= MOST as usize && memory.parts <= i32::MAX as usize;
         if !is_short || i64::try_from(offset).is_err() {
             return Err(Error::InvalidParameter);
