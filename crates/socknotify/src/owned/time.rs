@@ -46,6 +46,8 @@ struct Schedule {
     deadlines: Wheel,
     /// The times of timers, by their own indices.
     timers: Wheel,
+    /// Those whose time is over, while a thread handles them. Its memory is kept.
+    over: Vec<u32>,
     /// When the port posts the next TIMER.
     alarm: u64,
 }
@@ -58,6 +60,7 @@ impl<T, M> Clock<T, M> {
             schedule: Mutex::new(Schedule {
                 deadlines: Wheel::new(),
                 timers: Wheel::new(),
+                over: Vec::new(),
                 alarm: NEVER,
             }),
             timers: Slots::new(),
@@ -163,14 +166,15 @@ impl<T, M> Clock<T, M> {
         let now = self.now();
         let schedule = &mut *lock(&self.schedule);
         schedule.alarm = NEVER;
-        let (mut over, mut due) = (Vec::new(), Vec::new());
+        let (mut over, mut due) = (std::mem::take(&mut schedule.over), Vec::new());
         schedule.deadlines.advance(now, |index| over.push(index));
         schedule.timers.advance(now, |index| due.push(index));
-        for index in over {
+        for index in over.drain(..) {
             if let Some(at) = time_out(&self.connections, index, now) {
                 schedule.deadlines.set(index, at);
             }
         }
+        schedule.over = over;
         let due = due.into_iter().filter_map(|index| {
             let mut timer = self.timers.get_by_index(index)?;
             let Some(Action::SendEvery(make, period, time)) = &mut *timer else {

@@ -455,9 +455,21 @@ impl<B: Backend> Engine<B> {
         let Ok((before, _)) = slot.change(removing) else {
             return self.not_found(fd);
         };
-        // If the system refuses, its reports are stale.
-        if before.has(Flag::KNOWN) && self.backend.disarm(fd) == Err(ArmError::Stale) {
-            return self.is_another(core, fd);
+        let disarmed = match before.has(Flag::KNOWN) {
+            true => self.backend.disarm(fd),
+            false => Ok(()),
+        };
+        match disarmed {
+            Err(ArmError::Stale) => return self.is_another(core, fd),
+            Err(ArmError::Refused(error)) => {
+                // What it was armed with is stale.
+                let restored = before.advanced().advanced().without(Flag::DELIVERED);
+                if slot.change(|_| Some(restored)).is_ok() {
+                    self.arm_now(core, fd, restored)?;
+                }
+                return Err(error);
+            }
+            Ok(()) => {}
         }
         if is_silent {
             self.forget(core, fd);
