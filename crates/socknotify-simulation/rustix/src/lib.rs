@@ -7,6 +7,7 @@ pub mod event {
     pub use rustix::event::*;
 
     pub mod epoll {
+        use std::mem::MaybeUninit;
         use std::os::fd::{AsFd, AsRawFd};
         use std::time::Duration;
 
@@ -50,24 +51,30 @@ pub mod event {
             rustix::event::epoll::modify(set, source, data, flags)
         }
 
-        pub fn wait(
+        pub fn wait<'a>(
             set: impl AsFd,
-            events: &mut [Event],
+            events: &'a mut [MaybeUninit<Event>],
             timeout: Option<&Timespec>,
-        ) -> Result<usize> {
+        ) -> Result<(&'a mut [Event], &'a mut [MaybeUninit<Event>])> {
             let timeout = timeout.map(|time| {
                 let seconds = Duration::from_secs(time.tv_sec as u64);
                 seconds + Duration::from_nanos(time.tv_nsec as u64)
             });
-            Ok(simulation::wait(&set.as_fd(), timeout, || {
+            let count = simulation::wait(&set.as_fd(), timeout, || {
                 let now = Timespec::default();
-                let count = rustix::event::epoll::wait(&set, &mut *events, Some(&now));
-                let count = count.unwrap_or(0);
-                for &Event { flags, data } in &events[..count] {
+                let reported = rustix::event::epoll::wait(&set, &mut *events, Some(&now));
+                let Ok((reported, _)) = reported else {
+                    return 0;
+                };
+                for &Event { flags, data } in &*reported {
                     tell(format_args!("reported {:#x}, {flags:?}", data.u64()));
                 }
-                count
-            }))
+                reported.len()
+            });
+            let (reported, rest) = events.split_at_mut(count);
+            let reported: *mut [MaybeUninit<Event>] = reported;
+            // SAFETY: the kernel has written so many.
+            Ok((unsafe { &mut *(reported as *mut [Event]) }, rest))
         }
     }
 }

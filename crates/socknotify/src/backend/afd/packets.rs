@@ -47,9 +47,10 @@ impl State {
         waited: &mut Waited,
     ) {
         match Own::of(packet.lpCompletionKey) {
-            // SAFETY: under this key there are polls, and each packet is taken once.
             Some(POLL) => {
-                reports.extend(unsafe { self.end_poll(table, packet.lpOverlapped.cast::<Poll>()) })
+                let poll = packet.lpOverlapped.cast::<Poll>();
+                // SAFETY: under this key there are polls, and each packet is taken once.
+                reports.extend(unsafe { self.end_poll(table, poll) });
             }
             Some(EDGES) => {
                 reports.extend(self.end_edges(table, Fd(packet.lpOverlapped.addr() as u32)));
