@@ -35,15 +35,15 @@ const BOUNDS: [Bounds; 3] = [
         data_first: Costs {
             // An `EPOLL_CTL_MOD` for each, and an `epoll_wait`.
             system_calls_of_64: 66.0,
-            // 242 and 753 are counted.
-            instructions_of_64: 260.0,
-            instructions_of_1: 780.0,
+            // 229 and 720 are counted.
+            instructions_of_64: 245.0,
+            instructions_of_1: 750.0,
         },
         armed_first: Costs {
             system_calls_of_64: 66.0,
-            // 273 and 1032.
-            instructions_of_64: 285.0,
-            instructions_of_1: 1065.0,
+            // 238 and 915.
+            instructions_of_64: 255.0,
+            instructions_of_1: 950.0,
         },
     },
     Bounds {
@@ -52,16 +52,16 @@ const BOUNDS: [Bounds; 3] = [
             // The room was full before: so the kernel is asked, and reports all. With more room, it is a readiness check,
             // and an `epoll_wait` in one call of eight.
             system_calls_of_64: 1.1,
-            // 577 and 1589.
-            instructions_of_64: 600.0,
-            instructions_of_1: 1640.0,
+            // 565 and 1517.
+            instructions_of_64: 585.0,
+            instructions_of_1: 1570.0,
         },
         armed_first: Costs {
             // The call that arms checks, and ends in an `epoll_wait`, too. A server arms and waits in one call.
             system_calls_of_64: 3.1,
-            // 613 and 2336.
-            instructions_of_64: 640.0,
-            instructions_of_1: 2400.0,
+            // 606 and 2233.
+            instructions_of_64: 630.0,
+            instructions_of_1: 2300.0,
         },
     },
     Bounds {
@@ -70,13 +70,13 @@ const BOUNDS: [Bounds; 3] = [
             // A short read of a Unix stream does not show that it is drained: as above. That of a TCP stream does, and
             // there is no check.
             system_calls_of_64: 1.1,
-            instructions_of_64: 607.0,
-            instructions_of_1: 1650.0,
+            instructions_of_64: 592.0,
+            instructions_of_1: 1580.0,
         },
         armed_first: Costs {
             system_calls_of_64: 3.1,
-            instructions_of_64: 647.0,
-            instructions_of_1: 2410.0,
+            instructions_of_64: 637.0,
+            instructions_of_1: 2310.0,
         },
     },
 ];

@@ -65,11 +65,12 @@ impl<B: Backend> Engine<B> {
             true => Mode::Kept,
             false => Mode::Once,
         };
-        let enabled = os::fd(socket).and_then(|fd| {
-            let slot = self.table.slot(fd)?;
-            slot.enable_owned(fd, key, (filter, mode), arming, is_drained)
-        });
-        enabled.ok_or(RegistrationError::NotASocket)
+        let slot = os::fd(socket).and_then(|fd| Some((fd, self.table.slot(fd)?)));
+        let Some((fd, slot)) = slot else {
+            return Err(RegistrationError::NotASocket);
+        };
+        slot.enable_owned(fd, key, (filter, mode), arming, is_drained)
+            .ok_or(RegistrationError::NotASocket)
     }
 
     /// Disable what was enabled by this number, so that nobody dequeues its notification. False if a thread has.

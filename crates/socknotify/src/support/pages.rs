@@ -2,8 +2,18 @@
 
 use std::sync::OnceLock;
 
+/// An array that is made where it stays: the thread's stack may have no room for it.
+#[cold]
+pub(crate) fn new_array<T: Default, const LENGTH: usize>() -> Box<[T; LENGTH]> {
+    let values: Box<[T]> = std::iter::repeat_with(T::default).take(LENGTH).collect();
+    match values.try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("it has as many values"),
+    }
+}
+
 /// Page n has 2^n values, and the first one this many.
-const FIRST: usize = if cfg!(interleavings) { 2 } else { 64 };
+const FIRST: usize = 64;
 
 /// Enough for all indices of 31 bits, and on 64-bit processors for all of 32. Those before the first one stay empty: to count
 /// from there would cost each look-up two instructions.

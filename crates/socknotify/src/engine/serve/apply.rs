@@ -44,7 +44,9 @@ impl<B: Backend> Engine<B> {
         if let Some(polls) = polls {
             polls.refused.append(&mut scratch.refused);
         }
-        record.map(threads::put);
+        if let Some(record) = record {
+            threads::put(record);
+        }
         Ok(())
     }
 

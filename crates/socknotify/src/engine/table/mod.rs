@@ -11,11 +11,12 @@
 
 pub(super) mod interest;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::engine::table::interest::{ArmError, Flag, Interest, Mode, State, Word};
 use crate::os::Fd;
-use crate::support::pages::SharedPages;
+use crate::support::pages::{SharedPages, new_array};
 use crate::support::sync::{AtomicU64, AtomicUsize, fence};
 use crate::values::entry::Arming;
 use crate::{EventFilter, Events};
@@ -370,24 +371,48 @@ pub(crate) enum Outcome {
     Overtaken,
 }
 
+/// How many slots are made at once.
+const BLOCK: u32 = if cfg!(interleavings) { 2 } else { 64 };
+
+type Block = OnceLock<Box<[Slot; BLOCK as usize]>>;
+
+/// How many blocks are found without a search: those of the first 65,536 descriptors.
+const FIRST_BLOCKS: usize = 1024;
+
 /// All registrations of a port.
 #[derive(Debug)]
-pub(crate) struct Table(SharedPages<Slot>);
+pub(crate) struct Table {
+    first: Box<[Block; FIRST_BLOCKS]>,
+    others: SharedPages<Block>,
+}
 
 impl Table {
     pub(in crate::engine) fn new() -> Self {
-        Table(SharedPages::new())
+        Table {
+            first: new_array(),
+            others: SharedPages::new(),
+        }
     }
 
     /// The slot of a number that has, or had, a registration.
     #[inline]
     pub(in crate::engine) fn slot(&self, fd: Fd) -> Option<&Slot> {
-        self.0.get(fd.0)
+        let block = match self.first.get((fd.0 / BLOCK) as usize) {
+            Some(block) => block,
+            None => self.others.get(fd.0 / BLOCK)?,
+        };
+        let block = block.get()?;
+        Some(&block[(fd.0 % BLOCK) as usize])
     }
 
     /// The slot of any number.
     pub(in crate::engine) fn entry(&self, fd: Fd) -> &Slot {
-        self.0.entry(fd.0)
+        let block = match self.first.get((fd.0 / BLOCK) as usize) {
+            Some(block) => block,
+            None => self.others.entry(fd.0 / BLOCK),
+        };
+        let block = block.get_or_init(new_array);
+        &block[(fd.0 % BLOCK) as usize]
     }
 
     #[inline]
@@ -428,7 +453,15 @@ impl Table {
 
     /// The numbers of all registrations, with their words.
     pub(in crate::engine) fn registered(&self) -> impl Iterator<Item = (Fd, &Slot)> {
-        let slots = self.0.iter().map(|(number, slot)| (Fd(number), slot));
+        let first = self.first.iter().enumerate();
+        let blocks = first
+            .map(|(block, slots)| (block as u32, slots))
+            .chain(self.others.iter());
+        let blocks = blocks.filter_map(|(block, slots)| Some((block, slots.get()?)));
+        let slots = blocks.flat_map(|(block, slots)| {
+            let slots = slots.iter().enumerate();
+            slots.map(move |(index, slot)| (Fd(block * BLOCK + index as u32), slot))
+        });
         slots.filter(|(_, slot)| !matches!(slot.word().state(), State::Vacant | State::Removed))
     }
 }

@@ -154,11 +154,7 @@ impl AdaptiveLimit {
         let may_fall = self.is_raised() && has_elapsed(self.changed) && !has_elapsed(self.dequeued);
         let decides = sample.is_wanted || may_fall && self.fewest_running.is_none();
         let look = if decides { look() } else { None };
-        if let Some(Look {
-            least_running: running,
-            ..
-        }) = look
-        {
+        if let Some(running) = look.map(|it| it.least_running) {
             self.fewest_running = Some(self.fewest_running.map_or(running, |it| it.min(running)));
         }
         let sleeps = look.is_some_and(|it| it.most_running < self.concurrency);
