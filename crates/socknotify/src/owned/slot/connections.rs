@@ -358,7 +358,10 @@ impl<T> Connections<T> {
             |arming, is_drained| system.enable_owned(socket, key, wish.filter, arming, is_drained);
         let (left, is_new) = match place.record.put(armed, wish, arm) {
             Ok(Put::Armed { left, is_new }) => (left, is_new),
-            Ok(Put::Report(arming)) if self.report(key, place, arming) => (Left::Nothing, false),
+            Ok(Put::Report(arming)) if self.post_report(key, arming) => {
+                place.record.posted();
+                (Left::Nothing, false)
+            }
             Ok(Put::Report(_)) => {
                 let armed = place.record.take_back().expect("it was put");
                 return Err((armed, RegistrationError::OutOfMemory));
@@ -388,13 +391,9 @@ impl<T> Connections<T> {
     /// Have a thread take what was interrupted, before it takes what came earlier. False if there is no memory for a packet, or
     /// the port is closed.
     #[cold]
-    fn report(&self, key: usize, place: &mut Place<T>, arming: Arming) -> bool {
+    fn post_report(&self, key: usize, arming: Arming) -> bool {
         let packet = Packet::Reported(arming, Events::empty()).of_slot(key);
-        let posted = self.port.system().post_ahead(packet);
-        if posted.is_ok() {
-            place.record.posted();
-        }
-        posted.is_ok()
+        self.port.system().post_ahead(packet).is_ok()
     }
 
     /// A packet was dequeued. Find out what it is for, and change it to what is taken.
@@ -465,9 +464,12 @@ impl<T> Connections<T> {
         let Some(arming) = place.record.interrupt(reason) else {
             return true;
         };
-        // A port that cannot disable it has no such claim either.
-        let is_claimed = self.port.system().claim_owned(place.socket, key, arming);
-        !is_claimed || self.report(key, place, arming)
+        // First, as what is disabled must be reported. If a thread has dequeued its event, nobody takes this packet.
+        let is_posted = self.post_report(key, arming);
+        if is_posted && self.port.system().claim_owned(place.socket, key, arming) {
+            place.record.posted();
+        }
+        is_posted
     }
 
     /// Interrupt the wait of a connection, or the next one if it is not armed. False if there is none with
