@@ -104,7 +104,7 @@ impl Serving {
     /// Calls this when a handler has blocked or computed for this time, and again whenever that has doubled: say in a log which
     /// connection that is, and in which system call. One that is in [`Worker::blocking`] does not count.
     ///
-    /// The thread that has called [`Port::serve`] does that, which looks four times in this time, each 1 to 250 ms; so to handle an
+    /// The thread that has called [`Port::serve`], or that [`Port::serve_detached`] has started, does that, which looks four times in this time, each 1 to 250 ms; so to handle an
     /// event costs nothing more.
     ///
     /// # Examples
