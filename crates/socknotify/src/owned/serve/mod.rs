@@ -104,8 +104,8 @@ impl Serving {
     /// Calls this when a handler has blocked or computed for this time, and again whenever that has doubled: say in a log which
     /// connection that is, and in which system call. One that is in [`Worker::blocking`] does not count.
     ///
-    /// The thread that has called [`Port::serve`], or that [`Port::serve_detached`] has started, does that, which looks four times in this time, each 1 to 250 ms; so to handle an
-    /// event costs nothing more.
+    /// The thread that has called [`Port::serve`], or that [`Port::serve_detached`] has started, does that, which looks four times
+    /// in this time, each 1 to 250 ms; so to handle an event costs nothing more.
     ///
     /// # Examples
     ///
@@ -257,10 +257,10 @@ impl<T: Source + Send, M: Send> Port<T, M> {
     /// Serves connections as [`serve`](Self::serve) does, on a thread that this starts for it, and returns in time, also beside
     /// handlers that do not end.
     ///
-    /// It returns when all of its threads have ended and the handler is dropped, or a tenth of a second after the time of [`drain`](Self::drain) has
-    /// passed or the port was [closed](Self::close): with the handlers that it leaves behind then, none if all have ended. Their
-    /// threads keep the port and the handler alive. Each ends when its handler returns; the connection that it has is closed
-    /// then. To end the process does not wait for them.
+    /// It returns when all of its threads have ended and the handler is dropped, or a tenth of a second after the time of
+    /// [`drain`](Self::drain) has passed or the port was [closed](Self::close): with the handlers that it leaves behind then, none
+    /// if all have ended. Their threads keep the port and the handler alive. Each ends when its handler returns; the connection that
+    /// it has is closed then. To end the process does not wait for them.
     ///
     /// # Errors
     ///
