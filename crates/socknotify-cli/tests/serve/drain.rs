@@ -119,6 +119,13 @@ fn what_has_come_before_the_end_is_echoed() -> io::Result<()> {
     client.read_exact(&mut [0])?;
     // It does not read, and so finds out what the server has kept.
     client.write_all(&[b'x'; LENGTH])?;
+    // What the client's system still has has not come.
+    eventually("all of it has come", || {
+        Ok(!matches!(
+            socknotify::owned::unacknowledged(&client),
+            Some(1..)
+        ))
+    })?;
     server.interrupt()?;
     until_draining(&server)?;
     let mut echoed = Vec::new();

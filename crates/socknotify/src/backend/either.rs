@@ -59,6 +59,11 @@ impl SystemPort {
     }
 
     /// As [`Engine::claim_owned`]. The kernel's own port cannot: whoever dequeues something there looks at once.
+    pub(crate) fn is_dequeued(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
+        self.engine()
+            .is_some_and(|it| it.is_dequeued(socket, key, arming))
+    }
+
     pub(crate) fn claim_owned(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
         self.engine()
             .is_none_or(|it| it.claim_owned(socket, key, arming))

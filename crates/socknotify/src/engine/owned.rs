@@ -73,6 +73,12 @@ impl<B: Backend> Engine<B> {
             .ok_or(RegistrationError::NotASocket)
     }
 
+    /// Whether a thread has dequeued the notification of this arming, or has [claimed](Self::claim_owned) it.
+    pub(crate) fn is_dequeued(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
+        self.slot_of(socket)
+            .is_some_and(|slot| slot.is_dequeued(key, arming))
+    }
+
     /// Disable what was enabled by this number, so that nobody dequeues its notification. False if a thread has.
     pub(crate) fn claim_owned(&self, socket: RawSocket, key: usize, arming: Arming) -> bool {
         self.slot_of(socket)

@@ -290,7 +290,7 @@ impl FileOperation {
     }
 
     /// Uses this part of the buffer only. If it is not within the buffer, the operation fails. Not for several buffers,
-    /// which are used whole.
+    /// which are used whole; nor does it change what is synced.
     pub fn range(mut self, range: Range<usize>) -> Self {
         self.range = range;
         self
@@ -382,7 +382,12 @@ impl FileOperation {
         let is_read = self.kind == Kind::Read;
         let mut memory = unless_panics(|| {
             let Some(several) = &mut self.several else {
-                let whole = part(&mut self.buffer, self.range.clone(), is_read)?;
+                let range = match self.kind {
+                    Kind::Read | Kind::Write => self.range.clone(),
+                    // It has no buffer.
+                    Kind::SyncAll | Kind::SyncData => 0..0,
+                };
+                let whole = part(&mut self.buffer, range, is_read)?;
                 return Some(Memory::of(whole));
             };
             let parts = several.buffers.iter_mut();

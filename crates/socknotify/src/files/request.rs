@@ -185,7 +185,7 @@ impl Request {
         let most = if reads { PIECE } else { MOST as usize };
         let mut done = 0;
         for (memory, length) in parts.iter().flat_map(|part| part.pieces(most)) {
-            if done > 0 && reads && !goes_on() {
+            if done > 0 && length > 0 && reads && !goes_on() {
                 break;
             }
             let offset = self.offset + done as u64;

@@ -404,7 +404,8 @@ impl<T: Source, M> Worker<T, M> {
         match error {
             Some(error) if is_told => shared.notify(Message::NotAccepting(id, error)),
             None if is_told => shared.notify(Message::Accepting(id)),
-            _ => {}
+            // To drop it may run the caller's code.
+            untold => drop_all(untold),
         }
         if ends {
             connections.close_listener(key);

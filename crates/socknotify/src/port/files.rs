@@ -105,7 +105,7 @@ impl CompletionPort {
     ///
     /// # Safety
     ///
-    /// As [`read_at`](Self::read_at); and so must the array be valid.
+    /// As [`read_at`](Self::read_at); and so must the array be valid, also if it is empty.
     #[doc(alias = "preadv")]
     #[doc(alias = "ReadFileScatter")]
     pub unsafe fn read_vectored_at<F: AsFd>(

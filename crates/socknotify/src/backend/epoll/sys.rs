@@ -146,13 +146,10 @@ fn wait_exactly(
 ) -> rustix::io::Result<usize> {
     // Longer than a day is not needed: the caller waits again.
     let timeout = timeout.min(Duration::from_secs(24 * 60 * 60));
-    let time = Timespec {
-        tv_sec: timeout.as_secs() as i64,
-        tv_nsec: timeout.subsec_nanos() as _,
-    };
-    // For that call it has 64 bits on every processor.
-    const { assert!(size_of::<Timespec>() == 16) };
+    let (seconds, nanoseconds) = (timeout.as_secs() as i64, timeout.subsec_nanos());
     if HAS_PWAIT2.load(Ordering::Relaxed) {
+        // The kernel's, for this call, on every processor.
+        let time = [seconds, nanoseconds.into()];
         // SAFETY: there is memory for so many of the kernel's events, and the time is there for the call; it gets no
         // signal mask.
         let count = unsafe {
@@ -175,6 +172,10 @@ fn wait_exactly(
         }
         count_milliseconds();
     }
+    let time = Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanoseconds as _,
+    };
     // It has them rounded up to milliseconds.
     epoll::wait(set, memory, Some(&time)).map(|(found, _)| found.len())
 }

@@ -168,8 +168,10 @@ impl Kqueue {
         let identity = lost_identity.unwrap_or_else(|| identity::latest(fd));
         // After a change that fails, none is made.
         let mut added = self.change(&deletions.and(&translate::additions(interest)));
-        // The number may have been closed and used again, before or in between.
-        if !is_new && added.is_ok() && !identity::is_still(fd, identity) {
+        // The number may have been closed and used again, before or in between. What is lost is tried again, also for want of
+        // memory, until that is seen.
+        let may_be_another = !is_new && (added.is_ok() || lost_identity.is_some());
+        if may_be_another && !identity::is_still(fd, identity) {
             added = Err(ArmError::Stale);
         }
         if added.is_ok() {

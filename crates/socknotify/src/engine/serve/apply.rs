@@ -242,7 +242,11 @@ impl<B: Backend> Engine<B> {
         let fd = os::fd(entry.raw_socket()).ok_or(os::NO_FD)?;
         let mut core = lock(&self.core);
         if core.closed {
-            return Err(RegistrationError::NotFound);
+            // What the port owned has ended with it: who closes it takes that.
+            return match entry.is_owned() {
+                true => Ok(()),
+                false => Err(RegistrationError::NotFound),
+            };
         }
         let result = match entry.operation {
             _ if entry.is_owned() => self.arm_owned(&mut core, fd, entry),

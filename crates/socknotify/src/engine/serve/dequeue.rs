@@ -188,7 +188,7 @@ impl<B: Backend> Engine<B> {
                     // Edges that nobody wants any more may come for ever. Each registration is reported when it was armed, and when it
                     // was made quiet.
                     let most = || AGAIN + lock(&self.core).registered * 2;
-                    if is_over && (!is_full || call.again >= most()) {
+                    if is_over && (!is_full || call.again >= AGAIN && call.again >= most()) {
                         return Some(Err(Error::TimedOut));
                     }
                     call.again += 1;

@@ -307,6 +307,12 @@ impl Slot {
         word.is_owned() && self.key() == key && word.arming() == arming
     }
 
+    /// Whether a thread has dequeued, or [claimed](Self::claim_owned), the notification of this arming.
+    pub(in crate::engine) fn is_dequeued(&self, key: usize, arming: Arming) -> bool {
+        let word = self.word();
+        self.is_arming(word, key, arming) && !word.is_enabled()
+    }
+
     /// Have nobody dequeue the notification of this arming. False if a thread has it.
     pub(in crate::engine) fn claim_owned(&self, key: usize, arming: Arming) -> bool {
         let claimed = self.change(|word| {

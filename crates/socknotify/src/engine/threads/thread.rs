@@ -73,7 +73,7 @@ impl Holder {
     #[inline]
     pub(crate) fn take(&self, key: usize) {
         self.key.store(key, Ordering::Relaxed);
-        // Nobody else writes it.
+        // As a rule nobody else writes it. A worker that was moved to another thread may: a slow thread is dated wrong then.
         let taken = self.taken.load(Ordering::Relaxed);
         self.taken.store(taken.wrapping_add(1), Ordering::Release);
     }

@@ -464,9 +464,13 @@ impl<T> Connections<T> {
         let Some(arming) = place.record.interrupt(reason) else {
             return true;
         };
-        // First, as what is disabled must be reported. If a thread has dequeued its event, nobody takes this packet.
+        let system = self.port.system();
+        if system.is_dequeued(place.socket, key, arming) {
+            return true;
+        }
+        // First, as what is disabled must be reported. If a thread dequeues its event meanwhile, nobody takes this packet.
         let is_posted = self.post_report(key, arming);
-        if is_posted && self.port.system().claim_owned(place.socket, key, arming) {
+        if is_posted && system.claim_owned(place.socket, key, arming) {
             place.record.posted();
         }
         is_posted
@@ -566,6 +570,7 @@ impl<T> Connections<T> {
         // To drop it runs the caller's code.
         drop_all([self.forget(token, socket, false)]);
         lock(&self.listeners).retain(|&other| other != token);
+        lock(&self.paused).retain(|it| it.0 != token);
         self.end_if_drained();
         Some(Id(token))
     }

@@ -66,10 +66,15 @@ impl Slot {
 
     /// As `Connections::interrupt` does, with the slot locked.
     fn interrupt(&self, record: &mut Record<u32>, reason: Reasons) {
-        if let Some(arming) = record.interrupt(reason) {
-            if self.claim(arming) {
-                self.report(record, arming);
-            }
+        let Some(arming) = record.interrupt(reason) else {
+            return;
+        };
+        if self.port.is_dequeued(0, KEY, arming) {
+            return;
+        }
+        let packet = Packet::Reported(arming, Events::empty());
+        if self.port.post_ahead(packet.of_slot(KEY)).is_ok() && self.claim(arming) {
+            record.posted();
         }
     }
 
