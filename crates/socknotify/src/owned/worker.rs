@@ -445,8 +445,9 @@ impl<T: Source, M> Worker<T, M> {
                         wish.is_drained = true;
                         return Some((wish, None));
                     }
-                    Err(_) if failed + 1 < MAX_FAILED => {
+                    Err(error) if failed + 1 < MAX_FAILED => {
                         failed += 1;
+                        drop_all([error]);
                         return None;
                     }
                     Err(error) => return Some((Wish::of(EventFilter::NONE), Some(error))),
