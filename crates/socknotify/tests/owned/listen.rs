@@ -409,22 +409,22 @@ impl std::fmt::Display for Spiteful {
 
 impl std::error::Error for Spiteful {}
 
-/// Fails once.
-struct FailsSpitefully(TcpListener, AtomicBool);
+/// Fails once, with this.
+struct FailsOnce(TcpListener, AtomicBool, fn() -> io::Error);
 
-impl Source for FailsSpitefully {
+impl Source for FailsOnce {
     fn socket(&self) -> BorrowedSocket<'_> {
         self.0.socket()
     }
 }
 
-impl Listen for FailsSpitefully {
+impl Listen for FailsOnce {
     type Stream = TcpStream;
     type Address = SocketAddr;
 
     fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
         match self.1.swap(true, Ordering::SeqCst) {
-            false => Err(io::Error::other(Spiteful)),
+            false => Err((self.2)()),
             true => self.0.accept_next(),
         }
     }
@@ -441,7 +441,8 @@ fn a_panic_in_dropping_an_error_stops_no_listener(backend: Backend) -> io::Resul
     let mut clients = Vec::new();
     for _ in 0..2 {
         let (listener, address) = loopback()?;
-        let listener = FailsSpitefully(listener, AtomicBool::new(false));
+        let spiteful = || io::Error::other(Spiteful);
+        let listener = FailsOnce(listener, AtomicBool::new(false), spiteful);
         port.listen(listener, Interest::OUT, |stream, _| stream)?;
         clients.push(client(address)?);
     }
@@ -709,35 +710,10 @@ fn an_error_of_one_connection_stops_nobody_else(backend: Backend) -> io::Result<
 #[cfg(target_os = "linux")]
 #[for_every_backend]
 fn a_protocol_error_of_one_connection_stops_nobody_else(backend: Backend) -> io::Result<()> {
-    struct Protocol(TcpListener, AtomicBool);
-
-    impl Source for Protocol {
-        fn socket(&self) -> BorrowedSocket<'_> {
-            self.0.socket()
-        }
-    }
-
-    impl Listen for Protocol {
-        type Stream = TcpStream;
-        type Address = SocketAddr;
-
-        fn accept_next(&self) -> io::Result<(TcpStream, SocketAddr)> {
-            match self.1.swap(true, Ordering::SeqCst) {
-                false => Err(io::Error::from_raw_os_error(
-                    rustix::io::Errno::PROTO.raw_os_error(),
-                )),
-                true => self.0.accept_next(),
-            }
-        }
-
-        fn prepare(&self) -> io::Result<()> {
-            self.0.prepare()
-        }
-    }
-
     let port = tcp_port(backend, 2)?;
     let (listener, address) = loopback()?;
-    let listener = Protocol(listener, AtomicBool::new(false));
+    let error = || rustix::io::Errno::PROTO.into();
+    let listener = FailsOnce(listener, AtomicBool::new(false), error);
     port.listen(listener, Listening::reporting(), |stream, _| stream)?;
     let _theirs = client(address)?;
     drop(accepted(&mut port.worker(4)));
