@@ -48,7 +48,9 @@ impl Slot {
         match put {
             Ok(Put::Armed { left, .. }) => left,
             Ok(Put::Report(arming)) => {
-                self.report(&mut record, arming);
+                if self.post_report(arming) {
+                    record.posted();
+                }
                 Left::Nothing
             }
             // The port is closed.
@@ -56,12 +58,10 @@ impl Slot {
         }
     }
 
-    /// As `Connections::report` does.
-    fn report(&self, record: &mut Record<u32>, arming: Arming) {
+    /// As `Connections::post_report` does.
+    fn post_report(&self, arming: Arming) -> bool {
         let packet = Packet::Reported(arming, Events::empty());
-        if self.port.post_ahead(packet.of_slot(KEY)).is_ok() {
-            record.posted();
-        }
+        self.port.post_ahead(packet.of_slot(KEY)).is_ok()
     }
 
     /// As `Connections::interrupt` does, with the slot locked.
@@ -72,8 +72,7 @@ impl Slot {
         if self.port.is_dequeued(0, KEY, arming) {
             return;
         }
-        let packet = Packet::Reported(arming, Events::empty());
-        if self.port.post_ahead(packet.of_slot(KEY)).is_ok() && self.claim(arming) {
+        if self.post_report(arming) && self.claim(arming) {
             record.posted();
         }
     }
